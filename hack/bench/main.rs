@@ -1,0 +1,2 @@
+//! Takes the figures.
+fn main() {}

@@ -1,0 +1,5 @@
+//! Bytes to [`Value`](crate::Value) and back: JSON, YAML, protobuf, each driven by the facts of [`crate::schema`].
+
+pub mod json;
+pub mod proto;
+pub mod yaml;

@@ -1,0 +1,1 @@
+//! Tables: the columns and cells that `kubectl get` shows, as upstream's server prints them.

@@ -1,0 +1,1 @@
+//! Resource quantities: exact decimal and binary numbers with suffixes (apimachinery `api/resource`).

@@ -1,0 +1,56 @@
+//! kube-apiserver: the only room that speaks to etcd, and the only one that others speak to.
+//!
+//! ```text
+//!  socket ─► server (TLS, HTTP/1.1, HTTP/2) ─► chain ─► route ─┬─► registry: read  ─► cache ─► shared bytes
+//!                                                             ├─► registry: watch ─► cache ─► shared bytes
+//!                                                             ├─► registry: write ─► admission ─► store
+//!                                                             ├─► subresources, streams (kubelet), discovery …
+//!                                                             └─► health, metrics, version
+//! ```
+//!
+//! A write, in order: decode (codec, field validation) → patch or apply → default → strategy.prepare → mutating
+//! admission → strategy.validate → validating admission → encode once → one transaction on mod_revision → answer.
+//! Conflicts loop in `registry::write` and nowhere else. A read never builds a tree of values.
+
+pub mod admission;
+pub mod authn;
+pub mod authz;
+pub mod bootstrap;
+pub mod entry;
+pub mod registry;
+pub mod request;
+pub mod streams;
+pub mod subresources;
+
+use std::sync::Arc;
+
+use entry::Decoder;
+
+/// The state that all requests share.
+pub struct Api {
+    /// etcd (or memory, in tests).
+    pub store: Arc<dyn store::Store>,
+    /// Everything that is stored, decoded once.
+    pub cache: Arc<store::cache::Cache<Decoder>>,
+    /// The table as it is now: built-in rows and those of custom resources.
+    pub resources: registry::Resources,
+    /// What the command line said.
+    pub settings: Settings,
+}
+
+/// What the flags decide for the registry and admission; the flags themselves are in `options`.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Prefix of all keys, without slash at the end (`/registry`).
+    pub etcd_prefix: String,
+    /// Seconds an Event lives.
+    pub event_ttl: i64,
+    /// Ranges of ClusterIPs, the first being the primary family.
+    pub service_ranges: Vec<ipnet::IpNet>,
+    /// First and last node port.
+    pub node_ports: (u16, u16),
+    /// Names of admission plugins that are on, in upstream's order.
+    pub admission: Vec<&'static str>,
+    /// Privileged containers are allowed.
+    pub allow_privileged: bool,
+}

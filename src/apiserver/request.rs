@@ -1,0 +1,133 @@
+//! A request after the chain: who asks for what. Handlers take a [`Request`] and give an [`Answer`].
+
+use bytes::Bytes;
+use http::HeaderMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// What the path and the method say, as upstream's RequestInfo.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Below `/api` or `/apis/{group}`, with a resource.
+    pub is_resource: bool,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`; the lower-case method for
+    /// what is no resource.
+    pub verb: String,
+    /// `api` or `apis`.
+    pub api_prefix: String,
+    /// Group, empty for core.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Namespace, empty when the path has none.
+    pub namespace: String,
+    /// Plural.
+    pub resource: String,
+    /// `status`, `log` …
+    pub subresource: String,
+    /// Name, empty for collections.
+    pub name: String,
+    /// All path segments after the version (and namespace).
+    pub parts: Vec<String>,
+    /// The path, without query.
+    pub path: String,
+}
+
+/// Who asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct User {
+    /// Name, for example `system:serviceaccount:default:default`.
+    pub name: String,
+    /// UID, may be empty.
+    pub uid: String,
+    /// Groups.
+    pub groups: Vec<String>,
+    /// Extra values by key.
+    pub extra: BTreeMap<String, Vec<String>>,
+}
+
+/// A request that was authenticated and authorized.
+pub struct Request {
+    /// What is asked for.
+    pub info: Info,
+    /// Who asks.
+    pub user: Arc<User>,
+    /// The method.
+    pub method: http::Method,
+    /// Path and query as they came.
+    pub uri: http::Uri,
+    /// Query parameters, decoded, in order.
+    pub query: Vec<(String, String)>,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// The body, read whole and within its limit; empty for upgrades.
+    pub body: Bytes,
+    /// For upgrades (websocket, SPDY): what hyper hands over once the answer is 101.
+    pub upgrade: Option<hyper::upgrade::OnUpgrade>,
+    /// Warnings for the answer, collected on the way.
+    pub warnings: Vec<String>,
+}
+
+impl Request {
+    /// The first value of a query parameter, or nothing.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.query.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str())
+    }
+}
+
+/// An answer on its way out.
+pub type Answer = http::Response<Body>;
+
+/// Body of an answer: shared bytes, written as they are.
+pub enum Body {
+    /// All of it is there: pieces that are sent one after the other without being joined.
+    Pieces(VecDeque<Bytes>),
+    /// Comes as it goes, such as a watch.
+    Stream(futures::stream::BoxStream<'static, Result<Bytes, std::io::Error>>),
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Body::Pieces(VecDeque::from([Bytes::from(bytes)]))
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Body::Pieces(VecDeque::from([bytes]))
+    }
+}
+
+impl Body {
+    /// No body.
+    pub fn empty() -> Self {
+        Body::Pieces(VecDeque::new())
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>, cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
+        match self.get_mut() {
+            Body::Pieces(pieces) => Poll::Ready(pieces.pop_front().map(|b| Ok(http_body::Frame::data(b)))),
+            Body::Stream(stream) => stream.as_mut().poll_next(cx).map(|o| o.map(|r| r.map(http_body::Frame::data))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Pieces(pieces) if pieces.is_empty())
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Body::Pieces(pieces) => http_body::SizeHint::with_exact(pieces.iter().map(|b| b.len() as u64).sum()),
+            Body::Stream(_) => http_body::SizeHint::default(),
+        }
+    }
+}
