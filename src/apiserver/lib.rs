@@ -13,6 +13,7 @@
 //! Conflicts loop in `registry::write` and nowhere else. A read never builds a tree of values.
 
 pub mod admission;
+pub mod allocation;
 pub mod authn;
 pub mod authz;
 pub mod bootstrap;
@@ -36,6 +37,12 @@ pub struct Api {
     pub resources: registry::Resources,
     /// What the command line said.
     pub settings: Settings,
+    /// The admission plugins that are on.
+    pub admission: admission::Chain,
+    /// ClusterIPs and node ports.
+    pub services: allocation::Services,
+    /// Who signs service-account tokens; `None` where no key is configured.
+    pub tokens: Option<Arc<dyn subresources::token::Issuer>>,
 }
 
 /// What the flags decide for the registry and admission; the flags themselves are in `options`.

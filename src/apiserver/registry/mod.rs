@@ -3,6 +3,11 @@
 //! - `read`: get and list. `watch`: watch and streaming lists. Bytes from the cache, never a tree of values.
 //! - `write`: create, update, patch, apply; `delete`: delete and deletecollection. The only place where conflicts loop.
 
+pub mod delete;
+pub mod internal;
+pub mod patch;
+pub mod write;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
