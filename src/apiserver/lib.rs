@@ -34,7 +34,7 @@ pub struct Api {
     /// Everything that is stored, decoded once.
     pub cache: Arc<store::cache::Cache<Decoder>>,
     /// The table as it is now: built-in rows and those of custom resources.
-    pub resources: registry::Resources,
+    pub resources: Arc<registry::Resources>,
     /// What the command line said.
     pub settings: Settings,
     /// The admission plugins that are on.

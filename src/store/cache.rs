@@ -21,14 +21,22 @@ pub trait Decode: Send + Sync + 'static {
     /// for keys that nobody reads through the cache.
     fn resource<'k>(&self, key: &'k str) -> Option<&'k str>;
 
+    /// Fields by which a resource's entries can be looked up and watched at the price of what is found.
+    fn indexes(&self, _resource: &str) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Makes the entry of a value. Values that can't be decoded become entries that say so; they are never dropped.
     fn decode(&self, kv: &KeyValue) -> Self::Entry;
 }
 
-/// What the cache indexes of an entry, to wake only those watchers that want to see it.
+/// What the cache asks of an entry.
 pub trait Indexed {
-    /// Value of an indexed field (`metadata.namespace`, `metadata.name`, `spec.nodeName` …).
+    /// Value of one of the fields that [`Decode::indexes`] names (`spec.nodeName` …).
     fn index(&self, field: &str) -> Option<&str>;
+
+    /// Bytes it holds, about: what bounds the log of events.
+    fn weight(&self) -> usize;
 }
 
 /// An entry under its key and revision.

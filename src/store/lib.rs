@@ -11,6 +11,8 @@
 //! implementations apart but by speed; one suite (`suite.rs`) says so for all three.
 
 pub mod cache;
+pub mod etcd;
+pub mod memory;
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -51,8 +53,8 @@ pub struct Change {
     pub key: Arc<str>,
     /// The new value; `None` when the key was deleted or its lease expired.
     pub value: Option<Bytes>,
-    /// What stood there before; `None` when the key is new (or, after a compaction, when nobody knows any more).
-    pub previous: Option<KeyValue>,
+    /// Revision of the write that made the key; 0 for a deletion.
+    pub create_revision: Revision,
     /// Revision of the change.
     pub revision: Revision,
 }
@@ -119,9 +121,13 @@ pub trait Store: Send + Sync + 'static {
     /// Deletes a key last written at that revision; returns what was deleted and the revision of the deletion.
     async fn delete(&self, key: &str, expect: Revision) -> Result<(KeyValue, Revision)>;
 
-    /// Changes below `prefix` after a revision (0: from now on).
+    /// Changes below `prefix` (empty: of every key) after a revision (0: from now on). The stream is attached when this
+    /// returns: a write that starts later is in it.
     async fn watch(&self, prefix: &str, after: Revision) -> Result<Changes>;
 
     /// The newest revision, linearizable.
     async fn revision(&self) -> Result<Revision>;
+
+    /// Forgets what was before a revision: older states can't be read or watched from any more.
+    async fn compact(&self, before: Revision) -> Result<()>;
 }

@@ -5,7 +5,10 @@
 
 pub mod delete;
 pub mod internal;
+pub mod output;
 pub mod patch;
+pub mod read;
+pub mod watch;
 pub mod write;
 
 use std::collections::BTreeMap;
