@@ -1,0 +1,145 @@
+//! `navarch down`: ends a cluster and takes away all that it made, also when parts of it were killed before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::mount::{MntFlags, umount2};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::settings::Settings;
+use super::{Context, Error, Layout, Progress, Result};
+use super::{cgroups, network, process, runtime, up};
+
+/// Ends the cluster and removes what it left on this machine.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory that holds all of the cluster's state.
+    #[arg(long, default_value = "/var/lib/navarch")]
+    pub dir: PathBuf,
+    /// Keep the state directory (certificates, etcd's data), so that `up` brings the same cluster back.
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Ends the cluster.
+///
+/// # Errors
+/// The first step that did not succeed.
+pub async fn run(args: Args) -> Result<()> {
+    let layout = Layout::new(&args.dir).context("finding the state directory")?;
+    let progress = Progress::start();
+    let Some(settings) = Settings::load(&layout)? else {
+        progress.step(format!("no cluster in {}", layout.root().display()));
+        return Ok(());
+    };
+    if !settings.control_plane_only {
+        whole(&layout, &settings, &progress).await?;
+    }
+    for name in process::recorded(&layout).into_iter().rev() {
+        process::stop(&layout, &name, Duration::from_secs(10));
+    }
+    progress.step("processes have ended");
+    if !settings.control_plane_only {
+        leftovers(&layout, &settings);
+        progress.step("mounts, routes, rules and cgroups are gone");
+    }
+    if !args.keep {
+        // A mount that is still there may lead to what is not ours.
+        if let Some(point) = mounts_below(layout.root()).first() {
+            return Err(Error::new(
+                format!("removing {}", layout.root().display()),
+                format!("{} is mounted", point.display()),
+            ));
+        }
+        fs::remove_dir_all(layout.root()).context(format!("removing {}", layout.root().display()))?;
+        progress.step(format!("{} is gone", layout.root().display()));
+    }
+    Ok(())
+}
+
+/// Pods first, while there is a runtime that knows how to take them down.
+async fn whole(layout: &Layout, _settings: &Settings, progress: &Progress) -> Result<()> {
+    process::stop(layout, up::KUBELET, Duration::from_secs(20));
+    progress.step("the kubelet has stopped");
+    if layout.path("containerd/config.toml").exists() {
+        runtime::start(layout).await?;
+        let count = runtime::remove_pods(layout).await?;
+        progress.step(format!("{count} pods are gone"));
+    }
+    Ok(())
+}
+
+fn leftovers(layout: &Layout, settings: &Settings) {
+    kill_shims(layout);
+    unmount_below(layout.root());
+    network::remove(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string());
+    network::restore_kernel(&settings.kernel);
+    cgroups::remove(cgroups::ROOT);
+}
+
+/// Kills shims of our containerd that outlived it.
+fn kill_shims(layout: &Layout) {
+    let socket = layout.containerd_socket().display().to_string();
+    let Ok(entries) = fs::read_dir("/proc") else { return };
+    for pid in entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()) {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
+        let is_shim = words[0].ends_with(b"containerd-shim-runc-v2");
+        if is_shim && words.contains(&socket.as_bytes()) {
+            // Gone by itself is fine, too.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+/// Mounts below a directory, the innermost first.
+fn mounts_below(root: &Path) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
+    let mut ours: Vec<PathBuf> = points.map(PathBuf::from).filter(|p| p.starts_with(root)).collect();
+    ours.sort_by_key(|p| std::cmp::Reverse(p.components().count()));
+    ours
+}
+
+/// Unmounts everything below a directory.
+fn unmount_below(root: &Path) {
+    for point in mounts_below(root) {
+        if let Err(error) = umount2(&point, MntFlags::MNT_DETACH) {
+            eprintln!("unmounting {}: {error}", point.display());
+        }
+    }
+}
+
+/// Undoes the kernel's escapes of spaces and the like in mountinfo (`\040`).
+fn unescape(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let octal = (bytes[i] == b'\\').then(|| text.get(i + 1..i + 4)).flatten();
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                i += 4;
+            }
+            None => {
+                out.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_points_with_spaces_are_read_right() {
+        assert_eq!(unescape(r"/a\040b/c"), "/a b/c");
+        assert_eq!(unescape(r"/plain\x"), r"/plain\x");
+    }
+}

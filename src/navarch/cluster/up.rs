@@ -1,0 +1,303 @@
+//! `navarch up`: a whole cluster on this machine. Every step looks first whether its work is done already, so a second
+//! call repairs what is broken and leaves the rest alone.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use hickory_proto::op::{Message, Query, ResponseCode};
+use hickory_proto::rr::{Name, RecordType};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::settings::{Choices, Settings};
+use super::{Context, Error, Layout, Progress, Result};
+use super::{apply, cgroups, control_plane, images, kubeconfig, manifests, network, pki, process, runtime};
+
+/// The kubelet's name on record.
+pub const KUBELET: &str = "kubelet";
+
+/// Starts a cluster on this machine, or repairs it.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory that holds all of the cluster's state.
+    #[arg(long, default_value = "/var/lib/navarch")]
+    pub dir: PathBuf,
+    /// Only etcd and the API server, as plain processes on ports of their own.
+    #[arg(long)]
+    pub control_plane_only: bool,
+    /// With --control-plane-only: run the scheduler, too.
+    #[arg(long, requires = "control_plane_only")]
+    pub scheduler: bool,
+    /// With --control-plane-only: run the controller-manager, too.
+    #[arg(long, requires = "control_plane_only")]
+    pub controller_manager: bool,
+    /// What to choose.
+    #[command(flatten)]
+    pub choices: Choices,
+}
+
+/// Brings the cluster up.
+///
+/// # Errors
+/// The first step that did not succeed.
+pub async fn run(args: Args) -> Result<()> {
+    let layout = Layout::new(&args.dir).context("finding the state directory")?;
+    let progress = Progress::start();
+    let settings = match Settings::load(&layout)? {
+        Some(settings) if settings.control_plane_only != args.control_plane_only => {
+            let what = format!("starting a cluster in {}", layout.root().display());
+            return Err(Error::new(what, "one of the other form is there; `navarch down` ends it"));
+        }
+        Some(settings) => settings,
+        None => Settings::choose(&args.choices, args.control_plane_only)?,
+    };
+    settings.save(&layout)?;
+    if args.control_plane_only {
+        control_plane::up(&layout, &settings, &args, &progress).await?;
+    } else {
+        whole(&layout, settings, &progress).await?;
+    }
+    println!("export KUBECONFIG={}", layout.kubeconfig("admin").display());
+    Ok(())
+}
+
+async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> Result<()> {
+    preflight()?;
+    pki::ensure(layout, &settings.names())?;
+    kubeconfig::ensure(layout, &settings.server(), &settings.names(), false)?;
+    progress.step(format!("certificates and kubeconfigs are in {}", layout.path("kubernetes").display()));
+
+    settings.kernel = network::set_kernel(&settings.kernel)?;
+    settings.save(layout)?;
+    network::ensure(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string(), settings.advertise)?;
+    cgroups::ensure(cgroups::ROOT)?;
+    progress.step("the kernel forwards, routes and rules keep cluster traffic on this machine");
+
+    runtime::ensure(layout, &settings.node_cidr().to_string()).await?;
+    progress.step(format!("containerd answers at {}", layout.containerd_socket().display()));
+
+    let images = images::ensure(layout)?;
+    let new: Vec<&str> = images.iter().filter(|i| i.new).map(|i| i.name.as_str()).collect();
+    progress.step(if new.is_empty() { "images are there".into() } else { format!("imported {}", new.join(", ")) });
+
+    let values = values(layout, &settings, &images);
+    write_static(layout, &values)?;
+    start_kubelet(layout, &settings)?;
+    progress.step("the kubelet runs and starts the control plane as static pods");
+
+    let client = apply::client(&layout.kubeconfig("super-admin")).await?;
+    apply::wait_ready(&client, "/readyz", Duration::from_secs(120)).await?;
+    progress.step(format!("the API server is ready at {}", settings.server()));
+
+    apply_addons(&client, layout, &settings, &values).await?;
+    progress.step("access, kube-proxy and DNS are applied");
+
+    mark_node(&client, &settings.node).await?;
+    wait_node(&client, &settings.node, Duration::from_secs(60)).await?;
+    progress.step(format!("node {} is Ready", settings.node));
+
+    wait_dns(&settings, Duration::from_secs(60)).await?;
+    progress.step(format!("DNS answers at {}", settings.service_ip(10)));
+    Ok(())
+}
+
+fn preflight() -> Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        return Err(Error::new("starting a cluster", "this takes root; --control-plane-only does not"));
+    }
+    ["containerd", "ctr", "runc", "etcd", "etcdctl", "ip", "nft", "busybox"]
+        .iter()
+        .try_for_each(|p| images::need(p).map(drop))
+}
+
+fn values(layout: &Layout, settings: &Settings, images: &[images::Imported]) -> Vec<(&'static str, String)> {
+    let digest = |name: &str| images.iter().find(|i| i.name == name).map(|i| i.digest.clone()).unwrap_or_default();
+    vec![
+        ("node", settings.node.clone()),
+        ("advertise", settings.advertise.to_string()),
+        ("server", format!("https://{}", SocketAddr::new(settings.advertise, settings.port))),
+        ("domain", settings.domain.clone()),
+        ("pod_cidr", settings.pod_cidr.to_string()),
+        ("service_cidr", settings.service_cidr.to_string()),
+        ("dns_ip", settings.service_ip(10).to_string()),
+        ("pki", layout.pki().display().to_string()),
+        ("conf", layout.path("kubernetes").display().to_string()),
+        ("etcd_dir", layout.etcd().display().to_string()),
+        ("image", images::navarch()),
+        ("image_digest", digest(&images::navarch())),
+        ("etcd_image", images::ETCD.into()),
+        ("etcd_image_digest", digest(images::ETCD)),
+        ("port", settings.port.to_string()),
+        ("etcd_port", settings.etcd_port.to_string()),
+        ("etcd_peer_port", settings.etcd_peer_port.to_string()),
+        ("etcd_metrics_port", settings.etcd_metrics_port.to_string()),
+        ("controller_manager_port", settings.controller_manager_port.to_string()),
+        ("scheduler_port", settings.scheduler_port.to_string()),
+        ("proxy_health_port", settings.proxy_health_port.to_string()),
+        ("proxy_metrics_port", settings.proxy_metrics_port.to_string()),
+    ]
+}
+
+/// Writes a file unless it holds that text already: the kubelet must not see a change where there is none.
+fn write_changed(path: &Path, text: &str) -> Result<()> {
+    if fs::read_to_string(path).is_ok_and(|old| old == text) {
+        return Ok(());
+    }
+    pki::write_secret(path, text)
+}
+
+fn write_static(layout: &Layout, values: &[(&'static str, String)]) -> Result<()> {
+    for (name, template) in manifests::STATIC {
+        write_changed(&layout.manifests().join(format!("{name}.yaml")), &manifests::fill(template, values)?)?;
+    }
+    Ok(())
+}
+
+fn kubelet_config(layout: &Layout, settings: &Settings) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": false},
+            "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+            "x509": {"clientCAFile": layout.pki().join("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{}", cgroups::ROOT),
+        "clusterDNS": [settings.service_ip(10)],
+        "clusterDomain": settings.domain,
+        "containerRuntimeEndpoint": format!("unix://{}", layout.containerd_socket().display()),
+        "failCgroupV1": false,
+        "failSwapOn": false,
+        "healthzBindAddress": "127.0.0.1",
+        "healthzPort": settings.kubelet_health_port,
+        "port": settings.kubelet_port,
+        "podLogsDir": layout.path("log/pods"),
+        "staticPodPath": layout.manifests(),
+    })
+}
+
+fn start_kubelet(layout: &Layout, settings: &Settings) -> Result<()> {
+    let config = layout.path("kubelet/config.yaml");
+    let text =
+        serde_saphyr::to_string(&kubelet_config(layout, settings)).context("writing the kubelet's configuration")?;
+    write_changed(&config, &text)?;
+    let me = std::env::current_exe().context("finding this program")?;
+    if let Some(record) = process::running(layout, KUBELET)
+        && fs::read_link(format!("/proc/{}/exe", record.pid)).ok() != Some(me.clone())
+    {
+        // Built anew since: the containers live on while it restarts.
+        process::stop(layout, KUBELET, Duration::from_secs(20));
+    }
+    let mut command = Command::new(me);
+    command
+        .arg("kubelet")
+        .arg(format!("--config={}", config.display()))
+        .arg(format!("--kubeconfig={}", layout.kubeconfig("kubelet").display()))
+        .arg(format!("--root-dir={}", layout.path("kubelet").display()))
+        .arg(format!("--cert-dir={}", layout.path("kubelet/pki").display()))
+        .arg(format!("--hostname-override={}", settings.node))
+        .arg(format!("--node-ip={}", settings.advertise));
+    process::start(layout, KUBELET, &mut command).map(drop)
+}
+
+async fn apply_addons(
+    client: &Client, layout: &Layout, settings: &Settings, values: &[(&'static str, String)],
+) -> Result<()> {
+    for (_, template) in manifests::ADDONS {
+        for object in manifests::objects(&manifests::fill(template, values)?)? {
+            apply::apply(client, &object).await?;
+        }
+    }
+    let ca = fs::read_to_string(layout.pki().join("ca.crt")).context("reading ca.crt")?;
+    apply::apply(client, &cluster_info(settings, &ca)?).await
+}
+
+/// What a joining machine reads first: where the cluster is and whom to trust.
+fn cluster_info(settings: &Settings, ca: &str) -> Result<Value> {
+    use base64::Engine;
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "", "cluster": {
+            "server": format!("https://{}", SocketAddr::new(settings.advertise, settings.port)),
+            "certificate-authority-data": base64::engine::general_purpose::STANDARD.encode(ca),
+        }}],
+    });
+    let text = serde_saphyr::to_string(&config).context("writing cluster-info")?;
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "cluster-info", "namespace": "kube-public"},
+        "data": {"kubeconfig": text},
+    }))
+}
+
+/// Gives the node its role, once it is there.
+async fn mark_node(client: &Client, name: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let labels = json!({"metadata": {"labels": {
+        "node-role.kubernetes.io/control-plane": "",
+        "node.kubernetes.io/exclude-from-external-load-balancers": "",
+    }}});
+    let end = tokio::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        match nodes.patch(name, &PatchParams::default(), &Patch::Merge(&labels)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if tokio::time::Instant::now() > end => {
+                return Err(Error::new(format!("waiting for node {name} to register"), error));
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+async fn wait_node(client: &Client, name: &str, patience: Duration) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let ready = kube::runtime::wait::await_condition(nodes, name, |node: Option<&Node>| node.is_some_and(is_ready));
+    let what = format!("waiting for node {name} to be Ready");
+    tokio::time::timeout(patience, ready).await.context(&what)?.map(drop).context(&what)
+}
+
+async fn wait_dns(settings: &Settings, patience: Duration) -> Result<()> {
+    let server = SocketAddr::new(settings.service_ip(10), 53);
+    let name = format!("kubernetes.default.svc.{}.", settings.domain);
+    let end = tokio::time::Instant::now() + patience;
+    let mut last = Error::new("asking DNS", "no answer");
+    while tokio::time::Instant::now() < end {
+        match ask_dns(server, &name).await {
+            Ok(()) => return Ok(()),
+            Err(error) => last = error,
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Err(Error::new(format!("waiting for DNS at {server}"), last))
+}
+
+async fn ask_dns(server: SocketAddr, name: &str) -> Result<()> {
+    let what = "asking DNS";
+    let mut query = Message::query();
+    query.add_query(Query::query(Name::from_ascii(name).context(what)?, RecordType::A));
+    let socket = tokio::net::UdpSocket::bind("0.0.0.0:0").await.context(what)?;
+    socket.connect(server).await.context(what)?;
+    socket.send(&query.to_vec().context(what)?).await.context(what)?;
+    let mut buffer = [0; 512];
+    let answer = tokio::time::timeout(Duration::from_millis(500), socket.recv(&mut buffer));
+    let length = answer.await.context(what)?.context(what)?;
+    let answer = Message::from_vec(&buffer[..length]).context(what)?;
+    match answer.metadata.response_code {
+        ResponseCode::NoError if !answer.answers.is_empty() => Ok(()),
+        code => Err(Error::new(what, code)),
+    }
+}
