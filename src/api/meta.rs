@@ -100,3 +100,11 @@ pub fn label_value(value: &str) -> Vec<String> {
     }
     out
 }
+
+/// True when two objects differ in any field but those named.
+pub fn differs_outside(new: &crate::Value, old: &crate::Value, but: &[&str]) -> bool {
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return new != old };
+    let differs =
+        |a: &crate::Map, b: &crate::Map| a.iter().any(|(k, v)| !but.contains(&k.as_str()) && b.get(k) != Some(v));
+    differs(new, old) || differs(old, new)
+}

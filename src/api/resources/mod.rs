@@ -1,12 +1,22 @@
 //! THE TABLE: one row per resource. Routes, discovery, OpenAPI, caches, printers, RBAC's bootstrap and the generic
 //! tests iterate over it; a CustomResourceDefinition makes the same row at run time.
 
+mod build;
+mod groups;
+mod table;
+
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use sha2::Digest as _;
 
 use crate::Value;
 use crate::field::Errors;
 use crate::status::Status;
+
+pub use groups::{GROUPS, Group, GroupVersion};
 
 /// Text that is static in built-in rows and owned in those of custom resources.
 pub type Text = Cow<'static, str>;
@@ -27,8 +37,12 @@ pub struct Row {
     pub group: Text,
     /// Versions in discovery's order of preference.
     pub versions: Vec<Version>,
+    /// Group of the stored objects: core for `events.k8s.io`, else the row's own. Strategies see stored objects.
+    pub stored_group: Text,
     /// The version in which objects are stored and in which strategies see them.
     pub stored: Text,
+    /// The version that `storageVersionHash` is made of, where it is not the stored one.
+    pub hashed: Option<Text>,
     /// Kind.
     pub kind: Text,
     /// Kind of lists.
@@ -69,8 +83,19 @@ pub struct Version {
     pub default: bool,
     /// OpenAPI name of the type in [`crate::schema`].
     pub schema: Text,
-    /// Deprecated since, removed in, as `(1, 35)`; drives the Warning header.
-    pub deprecated: Option<(u32, u32)>,
+    /// Set when it is deprecated; drives the Warning header.
+    pub deprecated: Option<Deprecation>,
+}
+
+/// Since when a version is deprecated and what comes after; releases as `(1, 35)`.
+#[derive(Clone, Debug)]
+pub struct Deprecation {
+    /// First release that says so.
+    pub since: (u32, u32),
+    /// First release without it, if that is decided.
+    pub removed: Option<(u32, u32)>,
+    /// `discovery.k8s.io/v1 EndpointSlice`.
+    pub instead: Option<Text>,
 }
 
 /// A subresource.
@@ -80,7 +105,7 @@ pub struct Subresource {
     pub name: Text,
     /// Verbs in discovery's order.
     pub verbs: Vec<Text>,
-    /// Group, version and kind of its objects.
+    /// Group, version and kind of its objects; group and version are both empty when they are the request's own.
     pub gvk: (Text, Text, Text),
 }
 
@@ -143,15 +168,31 @@ pub trait Strategy: Sync {
         }
     }
 
+    /// The name under which [`Strategy::selectable`] knows a field that a selector names; the default is the same.
+    fn field_alias<'a>(&self, field: &'a str) -> &'a str {
+        field
+    }
+
+    /// What is said of a field that selectors may not name, for a row that has selectable fields.
+    fn unsupported_field(&self, _version: &str, field: &str) -> String {
+        format!("field label not supported: {field}")
+    }
+
     /// How a name is checked; the default is a DNS subdomain.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
         crate::meta::dns_subdomain(name, prefix)
     }
 
-    /// True when `metadata.generation` is kept: 1 on create, one more with every change of what is not metadata or
-    /// status.
+    /// True when `metadata.generation` is kept: 1 on create, one more with every change that
+    /// [`Strategy::changes_generation`].
     fn has_generation(&self) -> bool {
         false
+    }
+
+    /// True when this update counts in `metadata.generation`: what is neither metadata nor status differs. Asked only
+    /// for updates of the object itself and of subresources that change its spec, after `prepare_update`.
+    fn changes_generation(&self, new: &Value, old: &Value) -> bool {
+        crate::meta::differs_outside(new, old, &["apiVersion", "kind", "metadata", "status"])
     }
 
     /// Paths that this subresource (empty: the object itself) may not own.
@@ -207,13 +248,95 @@ impl Row {
         self.versions.iter().find(|v| v.name == name)
     }
 
+    /// `apiVersion` of stored objects.
+    pub fn stored_api_version(&self) -> String {
+        api_version(&self.stored_group, &self.stored)
+    }
+
+    /// True when objects are kept in etcd.
+    pub fn is_stored(&self) -> bool {
+        !self.storage.is_empty()
+    }
+
+    /// The `storageVersionHash` of discovery; empty for what is not stored.
+    pub fn storage_version_hash(&self) -> String {
+        if !self.is_stored() {
+            return String::new();
+        }
+        let version = self.hashed.as_ref().unwrap_or(&self.stored);
+        let digest = sha2::Sha256::digest(format!("{}/{version}/{}", self.stored_group, self.kind));
+        base64::engine::general_purpose::STANDARD.encode(&digest[..8])
+    }
+
+    /// Checks the name of a field in a field selector and returns the name under which its value is found.
+    ///
+    /// # Errors
+    /// Upstream's text when selectors of this resource may not name it.
+    pub fn field_label<'a>(&self, version: &str, field: &'a str) -> Result<&'a str, String> {
+        if field == "metadata.name" {
+            return Ok(field);
+        }
+        if self.selectable.is_empty() {
+            let unknown = || {
+                format!(
+                    "{} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+                    crate::field::quote(field)
+                )
+            };
+            return if field == "metadata.namespace" { Ok(field) } else { Err(unknown()) };
+        }
+        let known = match field {
+            "metadata.namespace" => self.scope == Scope::Namespaced,
+            _ => self.selectable.contains(&self.strategy.field_alias(field)),
+        };
+        if known { Ok(self.strategy.field_alias(field)) } else { Err(self.strategy.unsupported_field(version, field)) }
+    }
+
+    /// The Warning text for a use of that version; `None` unless it is deprecated. `list` says that the answer is a
+    /// list.
+    pub fn deprecation(&self, version: &str, list: bool) -> Option<String> {
+        let deprecation = self.version(version)?.deprecated.as_ref()?;
+        let suffix = if list { "List" } else { "" };
+        let api_version = api_version(&self.group, version);
+        let (major, minor) = deprecation.since;
+        let mut text = format!("{api_version} {}{suffix} is deprecated in v{major}.{minor}+", self.kind);
+        if let Some((major, minor)) = deprecation.removed {
+            text.push_str(&format!(", unavailable in v{major}.{minor}+"));
+        }
+        if let Some(instead) = &deprecation.instead {
+            text.push_str(&format!("; use {instead}{suffix}"));
+        }
+        Some(text)
+    }
+
     /// The subresource of that name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 }
 
-/// Every built-in resource, by group and plural.
-pub fn builtin() -> &'static BTreeMap<(Text, Text), Row> {
-    todo!()
+/// Every built-in resource in discovery's order: core first, then group by group.
+pub fn builtin() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(table::rows);
+    &ROWS
 }
+
+/// The built-in resource of that group and plural.
+pub fn find(group: &str, plural: &str) -> Option<&'static Row> {
+    static INDEX: LazyLock<HashMap<(&'static str, &'static str), &'static Row>> =
+        LazyLock::new(|| builtin().iter().map(|row| ((&*row.group, &*row.plural), row)).collect());
+    INDEX.get(&(group, plural)).copied()
+}
+
+/// The built-in resource of that group and kind.
+pub fn find_kind(group: &str, kind: &str) -> Option<&'static Row> {
+    builtin().iter().find(|row| row.group == group && row.kind == kind)
+}
+
+/// `v1` or `apps/v1`.
+pub fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_string() } else { format!("{group}/{version}") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,386 @@
+//! The rows, group by group in discovery's order, plurals in alphabetical order.
+//!
+//! Sources: the discovery documents of Kubernetes 1.36 (checked by a test below), upstream's strategies for
+//! `put_creates` and `conditional`, its field label conversions for `fields`.
+
+use super::build::{cluster, namespaced};
+use super::{Plain, Row};
+
+const PROXY: &str = "create,delete,get,patch,update";
+const STREAM: &str = "create,get";
+const WRITE: &str = "get,patch,update";
+
+/// All rows.
+pub(super) fn rows() -> Vec<Row> {
+    let groups = [
+        core(),
+        apiregistration(),
+        apps(),
+        events(),
+        authentication(),
+        authorization(),
+        autoscaling(),
+        batch(),
+        certificates(),
+        networking(),
+        policy(),
+        rbac(),
+        storage(),
+        admissionregistration(),
+        apiextensions(),
+        scheduling(),
+        coordination(),
+        node(),
+        discovery(),
+        resource(),
+        flowcontrol(),
+        internal(),
+        storagemigration(),
+    ];
+    groups.into_iter().flatten().collect()
+}
+
+fn core() -> Vec<Row> {
+    const G: &str = "";
+    vec![
+        namespaced(G, "bindings", "Binding", &Plain).not_stored("create"),
+        cluster(G, "componentstatuses", "ComponentStatus", &Plain)
+            .short("cs")
+            .not_stored("get,list")
+            .deprecated("v1", 19, None, None),
+        namespaced(G, "configmaps", "ConfigMap", &Plain).short("cm"),
+        namespaced(G, "endpoints", "Endpoints", &Plain)
+            .short("ep")
+            .put_creates()
+            .storage("services/endpoints")
+            .deprecated("v1", 33, None, Some("discovery.k8s.io/v1 EndpointSlice")),
+        namespaced(G, "events", "Event", &Plain).short("ev").put_creates().fields(&[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ]),
+        namespaced(G, "limitranges", "LimitRange", &Plain).short("limits").put_creates(),
+        cluster(G, "namespaces", "Namespace", &Plain)
+            .short("ns")
+            .verbs("create,delete,get,list,patch,update,watch")
+            .fields(&["status.phase"])
+            .own("finalize", "update")
+            .status(),
+        cluster(G, "nodes", "Node", &Plain)
+            .short("no")
+            .storage("minions")
+            .fields(&["spec.unschedulable"])
+            .sub("proxy", PROXY, "NodeProxyOptions")
+            .status(),
+        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain).short("pvc").status(),
+        cluster(G, "persistentvolumes", "PersistentVolume", &Plain).short("pv").status(),
+        namespaced(G, "pods", "Pod", &Plain)
+            .short("po")
+            .all()
+            .fields(&[
+                "spec.nodeName",
+                "spec.restartPolicy",
+                "spec.schedulerName",
+                "spec.serviceAccountName",
+                "spec.hostNetwork",
+                "status.phase",
+                "status.podIP",
+                "status.podIPs",
+                "status.nominatedNodeName",
+            ])
+            .sub("attach", STREAM, "PodAttachOptions")
+            .sub("binding", "create", "Binding")
+            .own("ephemeralcontainers", WRITE)
+            .sub_of("eviction", "create", ("policy", "v1", "Eviction"))
+            .sub("exec", STREAM, "PodExecOptions")
+            .own("log", "get")
+            .sub("portforward", STREAM, "PodPortForwardOptions")
+            .sub("proxy", PROXY, "PodProxyOptions")
+            .own("resize", WRITE)
+            .status(),
+        namespaced(G, "podtemplates", "PodTemplate", &Plain),
+        namespaced(G, "replicationcontrollers", "ReplicationController", &Plain)
+            .short("rc")
+            .all()
+            .storage("controllers")
+            .fields(&["status.replicas"])
+            .scale()
+            .status(),
+        namespaced(G, "resourcequotas", "ResourceQuota", &Plain).short("quota").status(),
+        namespaced(G, "secrets", "Secret", &Plain).fields(&["type"]),
+        namespaced(G, "serviceaccounts", "ServiceAccount", &Plain).short("sa").sub_of(
+            "token",
+            "create",
+            ("authentication.k8s.io", "v1", "TokenRequest"),
+        ),
+        namespaced(G, "services", "Service", &Plain)
+            .short("svc")
+            .all()
+            .put_creates()
+            .storage("services/specs")
+            .fields(&["spec.clusterIP", "spec.type"])
+            .sub("proxy", PROXY, "ServiceProxyOptions")
+            .status(),
+    ]
+}
+
+fn apiregistration() -> Vec<Row> {
+    vec![
+        cluster("apiregistration.k8s.io", "apiservices", "APIService", &Plain)
+            .category("api-extensions")
+            .storage("apiregistration.k8s.io/apiservices")
+            .conditional()
+            .status(),
+    ]
+}
+
+fn apps() -> Vec<Row> {
+    const G: &str = "apps";
+    vec![
+        namespaced(G, "controllerrevisions", "ControllerRevision", &Plain),
+        namespaced(G, "daemonsets", "DaemonSet", &Plain).short("ds").all().status(),
+        namespaced(G, "deployments", "Deployment", &Plain).short("deploy").all().scale().status(),
+        namespaced(G, "replicasets", "ReplicaSet", &Plain)
+            .short("rs")
+            .all()
+            .fields(&["status.replicas"])
+            .scale()
+            .status(),
+        namespaced(G, "statefulsets", "StatefulSet", &Plain).short("sts").all().scale().status(),
+    ]
+}
+
+fn events() -> Vec<Row> {
+    let mut row = namespaced("events.k8s.io", "events", "Event", &Plain).short("ev").put_creates().fields(&[
+        "regarding.kind",
+        "regarding.namespace",
+        "regarding.name",
+        "regarding.uid",
+        "regarding.apiVersion",
+        "regarding.resourceVersion",
+        "regarding.fieldPath",
+        "reason",
+        "reportingController",
+        "type",
+    ]);
+    row.stored_group = "".into();
+    vec![row]
+}
+
+fn authentication() -> Vec<Row> {
+    const G: &str = "authentication.k8s.io";
+    vec![
+        cluster(G, "selfsubjectreviews", "SelfSubjectReview", &Plain).not_stored("create"),
+        cluster(G, "tokenreviews", "TokenReview", &Plain).not_stored("create"),
+    ]
+}
+
+fn authorization() -> Vec<Row> {
+    const G: &str = "authorization.k8s.io";
+    vec![
+        namespaced(G, "localsubjectaccessreviews", "LocalSubjectAccessReview", &Plain).not_stored("create"),
+        cluster(G, "selfsubjectaccessreviews", "SelfSubjectAccessReview", &Plain).not_stored("create"),
+        cluster(G, "selfsubjectrulesreviews", "SelfSubjectRulesReview", &Plain).not_stored("create"),
+        cluster(G, "subjectaccessreviews", "SubjectAccessReview", &Plain).not_stored("create"),
+    ]
+}
+
+fn autoscaling() -> Vec<Row> {
+    vec![
+        namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", &Plain)
+            .versions("v2,v1")
+            .short("hpa")
+            .all()
+            .status(),
+    ]
+}
+
+fn batch() -> Vec<Row> {
+    vec![
+        namespaced("batch", "cronjobs", "CronJob", &Plain).short("cj").all().status(),
+        namespaced("batch", "jobs", "Job", &Plain).all().fields(&["status.successful"]).status(),
+    ]
+}
+
+fn certificates() -> Vec<Row> {
+    const G: &str = "certificates.k8s.io";
+    vec![
+        cluster(G, "certificatesigningrequests", "CertificateSigningRequest", &Plain)
+            .short("csr")
+            .fields(&["spec.signerName"])
+            .own("approval", WRITE)
+            .status(),
+        cluster(G, "clustertrustbundles", "ClusterTrustBundle", &Plain)
+            .versions("v1beta1,v1alpha1")
+            .deprecated("v1alpha1", 34, Some(37), None)
+            .conditional()
+            .fields(&["spec.signerName"]),
+        namespaced(G, "podcertificaterequests", "PodCertificateRequest", &Plain)
+            .versions("v1beta1")
+            .conditional()
+            .fields(&["spec.signerName", "spec.podName", "spec.nodeName"])
+            .status(),
+    ]
+}
+
+fn networking() -> Vec<Row> {
+    const G: &str = "networking.k8s.io";
+    vec![
+        cluster(G, "ingressclasses", "IngressClass", &Plain),
+        namespaced(G, "ingresses", "Ingress", &Plain).short("ing").storage("ingress").status(),
+        cluster(G, "ipaddresses", "IPAddress", &Plain)
+            .versions("v1,v1beta1")
+            .deprecated("v1beta1", 34, Some(37), None)
+            .short("ip"),
+        namespaced(G, "networkpolicies", "NetworkPolicy", &Plain).short("netpol"),
+        cluster(G, "servicecidrs", "ServiceCIDR", &Plain)
+            .versions("v1,v1beta1")
+            .deprecated("v1beta1", 34, Some(37), None)
+            .status(),
+    ]
+}
+
+fn policy() -> Vec<Row> {
+    vec![
+        namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget", &Plain).short("pdb").conditional().status(),
+    ]
+}
+
+fn rbac() -> Vec<Row> {
+    const G: &str = "rbac.authorization.k8s.io";
+    vec![
+        cluster(G, "clusterrolebindings", "ClusterRoleBinding", &Plain).put_creates(),
+        cluster(G, "clusterroles", "ClusterRole", &Plain).put_creates(),
+        namespaced(G, "rolebindings", "RoleBinding", &Plain).put_creates(),
+        namespaced(G, "roles", "Role", &Plain).put_creates(),
+    ]
+}
+
+fn storage() -> Vec<Row> {
+    const G: &str = "storage.k8s.io";
+    vec![
+        cluster(G, "csidrivers", "CSIDriver", &Plain).conditional(),
+        cluster(G, "csinodes", "CSINode", &Plain).conditional(),
+        namespaced(G, "csistoragecapacities", "CSIStorageCapacity", &Plain).conditional(),
+        cluster(G, "storageclasses", "StorageClass", &Plain).short("sc"),
+        cluster(G, "volumeattachments", "VolumeAttachment", &Plain).conditional().status(),
+        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain)
+            .versions("v1,v1beta1")
+            .deprecated("v1beta1", 34, Some(37), Some("storage.k8s.io/v1 VolumeAttributesClass"))
+            .short("vac"),
+    ]
+}
+
+fn admissionregistration() -> Vec<Row> {
+    const G: &str = "admissionregistration.k8s.io";
+    let row = |plural, kind| cluster(G, plural, kind, &Plain).category("api-extensions").conditional();
+    // Stored as v1beta1 so that a server of the version before can read them.
+    let mutating = |plural, kind| {
+        row(plural, kind).versions("v1,v1beta1,v1alpha1").stored("v1beta1").deprecated("v1alpha1", 35, Some(38), None)
+    };
+    vec![
+        mutating("mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
+        mutating("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding"),
+        row("mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
+        row("validatingadmissionpolicies", "ValidatingAdmissionPolicy").status(),
+        row("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
+        row("validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
+    ]
+}
+
+fn apiextensions() -> Vec<Row> {
+    let mut row = cluster("apiextensions.k8s.io", "customresourcedefinitions", "CustomResourceDefinition", &Plain)
+        .short("crd,crds")
+        .category("api-extensions")
+        .storage("apiextensions.k8s.io/customresourcedefinitions")
+        .conditional()
+        .status();
+    // Upstream still stores the retired version; both decode, and the hash in discovery is of that one.
+    row.hashed = Some("v1beta1".into());
+    vec![row]
+}
+
+fn scheduling() -> Vec<Row> {
+    const G: &str = "scheduling.k8s.io";
+    vec![
+        namespaced(G, "podgroups", "PodGroup", &Plain).versions("v1alpha2").status(),
+        cluster(G, "priorityclasses", "PriorityClass", &Plain).short("pc"),
+        namespaced(G, "workloads", "Workload", &Plain).versions("v1alpha2"),
+    ]
+}
+
+fn coordination() -> Vec<Row> {
+    const G: &str = "coordination.k8s.io";
+    vec![
+        namespaced(G, "leasecandidates", "LeaseCandidate", &Plain)
+            .versions("v1beta1,v1alpha2")
+            .deprecated("v1beta1", 36, Some(39), None)
+            .deprecated("v1alpha2", 35, Some(38), None)
+            .put_creates()
+            .conditional(),
+        namespaced(G, "leases", "Lease", &Plain).put_creates().conditional(),
+    ]
+}
+
+fn node() -> Vec<Row> {
+    vec![cluster("node.k8s.io", "runtimeclasses", "RuntimeClass", &Plain).put_creates().conditional()]
+}
+
+fn discovery() -> Vec<Row> {
+    vec![namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice", &Plain)]
+}
+
+fn resource() -> Vec<Row> {
+    const G: &str = "resource.k8s.io";
+    let three = |row: Row| {
+        row.versions("v1,v1beta2,v1beta1").deprecated("v1beta2", 36, Some(39), None).deprecated(
+            "v1beta1",
+            35,
+            Some(38),
+            None,
+        )
+    };
+    vec![
+        three(cluster(G, "deviceclasses", "DeviceClass", &Plain)),
+        cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain)
+            .versions("v1beta2,v1alpha3")
+            .stored("v1alpha3")
+            .deprecated("v1alpha3", 36, Some(39), None)
+            .status(),
+        three(namespaced(G, "resourceclaims", "ResourceClaim", &Plain)).status(),
+        three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &Plain)),
+        cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain)
+            .versions("v1alpha3")
+            .conditional()
+            .status(),
+        three(cluster(G, "resourceslices", "ResourceSlice", &Plain)).fields(&["spec.nodeName", "spec.driver"]),
+    ]
+}
+
+fn flowcontrol() -> Vec<Row> {
+    const G: &str = "flowcontrol.apiserver.k8s.io";
+    vec![
+        cluster(G, "flowschemas", "FlowSchema", &Plain).status(),
+        cluster(G, "prioritylevelconfigurations", "PriorityLevelConfiguration", &Plain).status(),
+    ]
+}
+
+fn internal() -> Vec<Row> {
+    vec![cluster("internal.apiserver.k8s.io", "storageversions", "StorageVersion", &Plain).conditional().status()]
+}
+
+fn storagemigration() -> Vec<Row> {
+    vec![
+        cluster("storagemigration.k8s.io", "storageversionmigrations", "StorageVersionMigration", &Plain)
+            .conditional()
+            .status(),
+    ]
+}
