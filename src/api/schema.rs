@@ -65,6 +65,8 @@ pub struct Type {
     pub custom: bool,
     /// The kinds whose objects have this type.
     pub kinds: Vec<Gvk>,
+    /// `x-kubernetes-unions` as OpenAPI states it.
+    pub unions: Option<Box<Value>>,
     sorted: Box<[u16]>,
     numbered: Box<[u16]>,
 }
@@ -83,10 +85,8 @@ impl Type {
         let mut sorted: Vec<u16> = (0..fields.len() as u16).collect();
         let mut numbered: Vec<u16> = sorted.iter().copied().filter(|&i| fields[i as usize].number > 0).collect();
         sorted.sort_by(|&a, &b| fields[a as usize].name.cmp(&fields[b as usize].name));
-        numbered.sort_by_key(|&i| {
-            let field = &fields[i as usize];
-            (field.inline.unwrap_or(field.number), field.number)
-        });
+        let path = |i: u16| fields[i as usize].inline.iter().copied().chain([fields[i as usize].number]);
+        numbered.sort_by(|&a, &b| path(a).cmp(path(b)));
         self.sorted = sorted.into();
         self.numbered = numbered.into();
     }
@@ -130,9 +130,9 @@ pub struct Field {
     pub shape: Shape,
     /// Protobuf field number; 0 where there is none.
     pub number: u32,
-    /// Number of the protobuf message field through which this JSON-inlined field is reached, as `volumeSource` (2) in
-    /// a Volume.
-    pub inline: Option<u32>,
+    /// Numbers of the protobuf message fields through which this JSON-inlined field is reached, as `volumeSource` (2) in
+    /// a Volume; empty for most.
+    pub inline: Box<[u32]>,
     /// Protobuf holds the list in a message of its own, as field 1.
     pub wrapped: bool,
     /// Left out when it holds its zero value (Go's `omitempty`, which no structure ever fulfils); else its zero value
@@ -148,6 +148,8 @@ pub struct Field {
     pub default: Option<Box<Value>>,
     /// Strategic merge: lists are merged (patch strategy `merge`) rather than replaced.
     pub patch_merge: bool,
+    /// Strategic merge: structures are replaced (patch strategy `replace`) rather than merged.
+    pub patch_replace: bool,
     /// Strategic merge: patch strategy `retainKeys`.
     pub patch_retain_keys: bool,
     /// Strategic merge: key of list items; empty for lists of primitives.
@@ -165,7 +167,7 @@ impl Field {
             name,
             shape,
             number: 0,
-            inline: None,
+            inline: Box::default(),
             wrapped: false,
             omit_empty: false,
             omit_zero: false,
@@ -173,6 +175,7 @@ impl Field {
             required: false,
             default: None,
             patch_merge: false,
+            patch_replace: false,
             patch_retain_keys: false,
             patch_merge_key: Arc::default(),
             map_atomic: None,
@@ -315,5 +318,69 @@ impl Facts {
     /// Every type of this layer.
     pub fn types(&self) -> impl Iterator<Item = &Type> {
         self.types.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_facts_hold_what_a_pod_needs() {
+        let facts = builtin();
+        let pod = facts.kind("", "v1", "Pod").expect("Pod");
+        assert_eq!(&*pod.name, "io.k8s.api.core.v1.Pod");
+        assert_eq!(pod.message(), "k8s.io.api.core.v1.Pod");
+        let names: Vec<&str> = pod.fields.iter().map(|f| &*f.name).collect();
+        assert_eq!(names, ["kind", "apiVersion", "metadata", "spec", "status"]);
+        let spec = facts.of(&pod.field("spec").unwrap().shape).expect("PodSpec");
+        let containers = spec.field("containers").unwrap();
+        assert!(containers.required && containers.patch_merge && &*containers.patch_merge_key == "name");
+        let Shape::List(item, ListType::Map(keys)) = &containers.shape else { panic!("{:?}", containers.shape) };
+        assert_eq!(keys[..], ["name".into()]);
+        let ports = facts.of(item).unwrap().field("ports").unwrap();
+        assert!(matches!(&ports.shape, Shape::List(_, ListType::Map(keys)) if keys.len() == 2));
+    }
+
+    #[test]
+    fn inlined_fields_know_the_message_they_are_reached_through() {
+        let volume = builtin().get("io.k8s.api.core.v1.Volume").unwrap();
+        assert!(volume.field("name").unwrap().inline.is_empty());
+        let secret = volume.field("secret").unwrap();
+        assert_eq!((&secret.inline[..], secret.number, secret.pointer), (&[2][..], 6, true));
+    }
+
+    #[test]
+    fn every_object_is_found_by_its_kind() {
+        let facts = builtin();
+        for ty in facts.types() {
+            for gvk in &ty.kinds {
+                let found = facts.kind(&gvk.group, &gvk.version, &gvk.kind).unwrap();
+                assert_eq!(found.name, ty.name);
+            }
+        }
+        assert_eq!(&*facts.kind("", "v1", "Status").unwrap().name, "io.k8s.apimachinery.pkg.apis.meta.v1.Status");
+    }
+
+    #[test]
+    fn a_layer_sees_and_hides_what_is_below() {
+        let mut facts = Facts::over(builtin());
+        let meta = facts.id("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap();
+        let mut ty = Type::new("example.com.v1.Foo".into(), vec![Field::new("metadata".into(), Shape::Struct(meta))]);
+        ty.kinds.push(Gvk { group: "example.com".into(), version: "v1".into(), kind: "Foo".into() });
+        let id = facts.add(ty);
+        assert_eq!(&*facts.at(id).name, "example.com.v1.Foo");
+        let foo = facts.kind("example.com", "v1", "Foo").unwrap();
+        assert_eq!(facts.of(&foo.fields[0].shape).unwrap().short_name(), "ObjectMeta");
+        assert!(facts.kind("", "v1", "Pod").is_some());
+    }
+
+    #[test]
+    fn facts_are_ready_in_a_few_milliseconds() {
+        let start = std::time::Instant::now();
+        let facts = Facts::parse(include_str!("facts.txt"));
+        let took = start.elapsed();
+        println!("{} types in {took:?}", facts.types().count());
+        assert!(took.as_millis() < 100, "{took:?}");
     }
 }

@@ -3,16 +3,16 @@
 //! ```text
 //! # comment
 //! package io.k8s.api.core.v1 "" v1          package, then group and version of its kinds
-//! type Pod object                           flags: object, atomic, keep (unknown fields are kept)
-//! metadata 1 io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta o
-//! containers 2 [name].Container r merge=name
+//! type Pod object                           flags: object, object=v1 (in the core group), atomic, keep, unions=JSON
+//!  metadata 1 io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta o
+//!  containers 2 [name].Container r merge=name
 //! ```
 //!
-//! A field line holds name, protobuf number (`2/5`: number 5 within the inlined message 2), shape and flags. Shapes:
-//! the primitive ones by name, `.Name` or a full name for a structure, `[]`, `[set]`, `[atomic]` or `[key,key]` before
+//! A field line is indented and holds name, protobuf number (`2/5`: number 5 within the inlined message 2), shape and
+//! flags. Shapes: the primitive ones by name, `.Name` or a full name for a structure, `[]`, `[set]`, `[atomic]` or `[key,key]` before
 //! the items' shape for lists, `{}` before the values' shape for maps. Flags: `o` omitempty, `z` omitzero, `p` pointer,
-//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `merge`, `merge=KEY`, `retainKeys`,
-//! `default=JSON` (last, may hold spaces).
+//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `merge`, `merge=KEY`, `replace`,
+//! `retainKeys`, `default=JSON` (last, may hold spaces).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -62,20 +62,11 @@ impl Parser {
                 finish(&mut facts, open.take());
                 let (name, flags) = rest.split_once(' ').unwrap_or((rest, ""));
                 let mut ty = Type { name: format!("{package}.{name}").into(), ..Type::default() };
-                for flag in flags.split(' ').filter(|flag| !flag.is_empty()) {
-                    match flag {
-                        "object" => {
-                            ty.object = true;
-                            let kind = self.intern(name);
-                            ty.kinds.push(Gvk { group: group.clone(), version: version.clone(), kind });
-                        }
-                        "atomic" => ty.atomic = true,
-                        "keep" => ty.preserve_unknown = true,
-                        other => panic!("unknown flag {other} of type {name}"),
-                    }
-                }
+                let home = Gvk { group: group.clone(), version: version.clone(), kind: self.intern(name) };
+                self.type_flags(&mut ty, home, flags);
                 open = Some(ty);
             } else {
+                let line = line.trim_start();
                 let ty = open.as_mut().expect("a field stands below its type");
                 let field = self.field(package, line);
                 ty.fields.push(field);
@@ -83,6 +74,27 @@ impl Parser {
         }
         finish(&mut facts, open);
         facts
+    }
+
+    fn type_flags(&mut self, ty: &mut Type, home: Gvk, flags: &str) {
+        for flag in flags.split(' ').filter(|flag| !flag.is_empty()) {
+            match flag.split_once('=') {
+                None if flag == "object" => {
+                    ty.object = true;
+                    ty.kinds.push(home.clone());
+                }
+                None if flag == "atomic" => ty.atomic = true,
+                None if flag == "keep" => ty.preserve_unknown = true,
+                Some(("object", version)) => {
+                    ty.object = true;
+                    ty.kinds.push(Gvk { group: self.intern(""), version: self.intern(version), ..home.clone() });
+                }
+                Some(("unions", json)) => {
+                    ty.unions = Some(Box::new(serde_json::from_str(json).expect("unions are JSON")));
+                }
+                _ => panic!("unknown flag {flag} of type {}", ty.name),
+            }
+        }
     }
 
     fn intern(&mut self, word: &str) -> Arc<str> {
@@ -105,10 +117,12 @@ impl Parser {
         let name = self.intern(name);
         let mut field = Field::new(name, self.shape(package, shape));
         field.list_stated = shape.starts_with('[') && !shape.starts_with("[]");
-        (field.inline, field.number) = match number.split_once('/') {
-            Some((outer, inner)) => (Some(to_number(outer)), to_number(inner)),
-            None => (None, to_number(number)),
-        };
+        if let Some((path, number)) = number.rsplit_once('/') {
+            field.inline = path.split('/').map(to_number).collect();
+            field.number = to_number(number);
+        } else {
+            field.number = to_number(number);
+        }
         field.default = default.map(|json| Box::new(serde_json::from_str(json).expect("a default is JSON")));
         field.patch_merge_key = self.intern("");
         for flag in words {
@@ -121,6 +135,7 @@ impl Parser {
                 "A" => field.map_atomic = Some(true),
                 "G" => field.map_atomic = Some(false),
                 "merge" => field.patch_merge = true,
+                "replace" => field.patch_replace = true,
                 "retainKeys" => field.patch_retain_keys = true,
                 other => match other.strip_prefix("merge=") {
                     Some(key) => {
