@@ -108,3 +108,16 @@ pub fn differs_outside(new: &crate::Value, old: &crate::Value, but: &[&str]) -> 
         |a: &crate::Map, b: &crate::Map| a.iter().any(|(k, v)| !but.contains(&k.as_str()) && b.get(k) != Some(v));
     differs(new, old) || differs(old, new)
 }
+
+/// All that is wrong with the metadata of an object, in upstream's order and words (`ValidateObjectMeta`); `name` is
+/// the strategy's check of a name or, with true, of a `generateName`.
+pub fn validate(
+    _object: &crate::Value, _namespaced: bool, _name: &dyn Fn(&str, bool) -> Vec<String>,
+) -> crate::field::Errors {
+    todo!()
+}
+
+/// All that an update may not change in the metadata of an object (`ValidateObjectMetaUpdate`).
+pub fn validate_update(_new: &crate::Value, _old: &crate::Value) -> crate::field::Errors {
+    todo!()
+}

@@ -51,7 +51,7 @@ fn is_zero(n: &u32) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Status {
-    /// HTTP status code.
+    /// HTTP status code; 0 in the answer to a deletion, which names none.
     pub code: u16,
     /// Machine-readable reason; empty where upstream sends none.
     pub reason: &'static str,
@@ -193,7 +193,9 @@ impl Status {
         if let Some(details) = &self.details {
             status.insert("details".into(), serde_json::to_value(details).unwrap_or_default());
         }
-        status.insert("code".into(), self.code.into());
+        if self.code != 0 {
+            status.insert("code".into(), self.code.into());
+        }
         status.into()
     }
 }

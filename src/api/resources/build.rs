@@ -48,6 +48,7 @@ fn row(group: &str, plural: &'static str, kind: &'static str, scope: Scope, stra
         selectable: &[],
         create_on_update: false,
         unconditional_update: true,
+        answers_deleted: false,
         strategy,
     };
     row.versions.truncate(1);
@@ -128,6 +129,12 @@ impl Row {
     /// PUT creates.
     pub(super) fn put_creates(mut self) -> Self {
         self.create_on_update = true;
+        self
+    }
+
+    /// A delete answers with the object.
+    pub(super) fn answers_deleted(mut self) -> Self {
+        self.answers_deleted = true;
         self
     }
 

@@ -70,6 +70,8 @@ pub struct Row {
     pub create_on_update: bool,
     /// An update without a resourceVersion is allowed.
     pub unconditional_update: bool,
+    /// A delete answers with the object that was deleted rather than with a Status.
+    pub answers_deleted: bool,
     /// What is particular to the kind.
     pub strategy: &'static dyn Strategy,
 }
@@ -200,8 +202,9 @@ pub trait Strategy: Sync {
         &[]
     }
 
-    /// Seconds of grace for a delete that says none; `None` deletes at once. Pods alone are graceful.
-    fn grace_period(&self, _object: &Value) -> Option<i64> {
+    /// Seconds of grace for a delete that asks for so many (`None`: it does not say); `None` deletes at once. Pods alone
+    /// are graceful.
+    fn grace_period(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
 
@@ -230,6 +233,8 @@ pub enum Propagation {
     Orphan,
     /// They go first.
     Foreground,
+    /// Nobody looks after them: the kind has no dependents, and its objects get no finalizers for them.
+    Unsupported,
 }
 
 /// A strategy that does nothing: the object is stored as its schema has it.

@@ -68,7 +68,7 @@ fn core() -> Vec<Row> {
             "type",
         ]),
         namespaced(G, "limitranges", "LimitRange", &Plain).short("limits").put_creates(),
-        cluster(G, "namespaces", "Namespace", &Plain)
+        cluster(G, "namespaces", "Namespace", &Plain).answers_deleted()
             .short("ns")
             .verbs("create,delete,get,list,patch,update,watch")
             .fields(&["status.phase"])
@@ -80,9 +80,9 @@ fn core() -> Vec<Row> {
             .fields(&["spec.unschedulable"])
             .sub("proxy", PROXY, "NodeProxyOptions")
             .status(),
-        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain).short("pvc").status(),
-        cluster(G, "persistentvolumes", "PersistentVolume", &Plain).short("pv").status(),
-        namespaced(G, "pods", "Pod", &Plain)
+        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain).answers_deleted().short("pvc").status(),
+        cluster(G, "persistentvolumes", "PersistentVolume", &Plain).answers_deleted().short("pv").status(),
+        namespaced(G, "pods", "Pod", &Plain).answers_deleted()
             .short("po")
             .all()
             .fields(&[
@@ -106,7 +106,7 @@ fn core() -> Vec<Row> {
             .sub("proxy", PROXY, "PodProxyOptions")
             .own("resize", WRITE)
             .status(),
-        namespaced(G, "podtemplates", "PodTemplate", &Plain),
+        namespaced(G, "podtemplates", "PodTemplate", &Plain).answers_deleted(),
         namespaced(G, "replicationcontrollers", "ReplicationController", &Plain)
             .short("rc")
             .all()
@@ -114,14 +114,14 @@ fn core() -> Vec<Row> {
             .fields(&["status.replicas"])
             .scale()
             .status(),
-        namespaced(G, "resourcequotas", "ResourceQuota", &Plain).short("quota").status(),
+        namespaced(G, "resourcequotas", "ResourceQuota", &Plain).answers_deleted().short("quota").status(),
         namespaced(G, "secrets", "Secret", &Plain).fields(&["type"]),
-        namespaced(G, "serviceaccounts", "ServiceAccount", &Plain).short("sa").sub_of(
+        namespaced(G, "serviceaccounts", "ServiceAccount", &Plain).answers_deleted().short("sa").sub_of(
             "token",
             "create",
             ("authentication.k8s.io", "v1", "TokenRequest"),
         ),
-        namespaced(G, "services", "Service", &Plain)
+        namespaced(G, "services", "Service", &Plain).answers_deleted()
             .short("svc")
             .all()
             .put_creates()
@@ -267,12 +267,12 @@ fn rbac() -> Vec<Row> {
 fn storage() -> Vec<Row> {
     const G: &str = "storage.k8s.io";
     vec![
-        cluster(G, "csidrivers", "CSIDriver", &Plain).conditional(),
-        cluster(G, "csinodes", "CSINode", &Plain).conditional(),
+        cluster(G, "csidrivers", "CSIDriver", &Plain).answers_deleted().conditional(),
+        cluster(G, "csinodes", "CSINode", &Plain).answers_deleted().conditional(),
         namespaced(G, "csistoragecapacities", "CSIStorageCapacity", &Plain).conditional(),
-        cluster(G, "storageclasses", "StorageClass", &Plain).short("sc"),
-        cluster(G, "volumeattachments", "VolumeAttachment", &Plain).conditional().status(),
-        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain)
+        cluster(G, "storageclasses", "StorageClass", &Plain).answers_deleted().short("sc"),
+        cluster(G, "volumeattachments", "VolumeAttachment", &Plain).answers_deleted().conditional().status(),
+        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain).answers_deleted()
             .versions("v1,v1beta1")
             .deprecated("v1beta1", 34, Some(37), Some("storage.k8s.io/v1 VolumeAttributesClass"))
             .short("vac"),
@@ -349,19 +349,19 @@ fn resource() -> Vec<Row> {
         )
     };
     vec![
-        three(cluster(G, "deviceclasses", "DeviceClass", &Plain)),
-        cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain)
+        three(cluster(G, "deviceclasses", "DeviceClass", &Plain).answers_deleted()),
+        cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain).answers_deleted()
             .versions("v1beta2,v1alpha3")
             .stored("v1alpha3")
             .deprecated("v1alpha3", 36, Some(39), None)
             .status(),
-        three(namespaced(G, "resourceclaims", "ResourceClaim", &Plain)).status(),
-        three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &Plain)),
-        cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain)
+        three(namespaced(G, "resourceclaims", "ResourceClaim", &Plain).answers_deleted()).status(),
+        three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &Plain).answers_deleted()),
+        cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain).answers_deleted()
             .versions("v1alpha3")
             .conditional()
             .status(),
-        three(cluster(G, "resourceslices", "ResourceSlice", &Plain)).fields(&["spec.nodeName", "spec.driver"]),
+        three(cluster(G, "resourceslices", "ResourceSlice", &Plain).answers_deleted()).fields(&["spec.nodeName", "spec.driver"]),
     ]
 }
 
