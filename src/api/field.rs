@@ -152,6 +152,11 @@ impl Error {
         Self::make(Kind::Invalid, path, Some(show(&value.into())), detail)
     }
 
+    /// A value breaks a rule, printed already (structures, whose fields upstream prints in its own order).
+    pub fn invalid_shown(path: &Path, shown: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::make(Kind::Invalid, path, Some(shown.into()), detail)
+    }
+
     /// A value is none of those allowed, which are listed in the order given.
     pub fn not_supported(path: &Path, value: impl Into<Value>, allowed: &[&str]) -> Self {
         let list: Vec<String> = allowed.iter().map(|s| quote(s)).collect();

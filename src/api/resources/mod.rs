@@ -14,6 +14,7 @@ use sha2::Digest as _;
 
 use crate::Value;
 use crate::field::Errors;
+use crate::meta;
 use crate::status::Status;
 
 pub use groups::{GROUPS, Group, GroupVersion};
@@ -127,7 +128,8 @@ pub struct Context<'a> {
 /// What is particular to a kind. Every method has a default that does nothing; objects are in the stored version.
 /// Order on create: `default`, `prepare_create`, mutating admission, `default` again, `validate_create`,
 /// `warnings`. On update the same with `prepare_update` and `validate_update`. The engine does everything generic:
-/// metadata (names, uid, timestamps, generation bookkeeping below), resourceVersion, managedFields.
+/// metadata (names, uid, timestamps, generation bookkeeping below), resourceVersion, managedFields. It calls
+/// [`Row::check_create`] and [`Row::check_update`], which add what all kinds share to the two `validate` methods.
 pub trait Strategy: Sync {
     /// Fills in what upstream's defaulting functions fill in. Idempotent.
     fn default(&self, _object: &mut Value) {}
@@ -139,7 +141,13 @@ pub trait Strategy: Sync {
     /// rest.
     fn prepare_update(&self, _cx: &Context<'_>, _new: &mut Value, _old: &Value) {}
 
-    /// All that is wrong with a new object, in upstream's order and words. Metadata is checked by the engine before.
+    /// False for the few kinds whose own validation does not look at metadata, which then is checked only by the
+    /// rules that all kinds share (any name that can stand in a path).
+    fn checks_meta(&self, _update: bool) -> bool {
+        true
+    }
+
+    /// All that is wrong with a new object, in upstream's order and words; metadata has been checked before.
     fn validate_create(&self, _cx: &Context<'_>, _new: &Value) -> Errors {
         Errors::new()
     }
@@ -182,7 +190,7 @@ pub trait Strategy: Sync {
 
     /// How a name is checked; the default is a DNS subdomain.
     fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
-        crate::meta::dns_subdomain(name, prefix)
+        meta::dns_subdomain(name, prefix)
     }
 
     /// True when `metadata.generation` is kept: 1 on create, one more with every change that
@@ -194,7 +202,7 @@ pub trait Strategy: Sync {
     /// True when this update counts in `metadata.generation`: what is neither metadata nor status differs. Asked only
     /// for updates of the object itself and of subresources that change its spec, after `prepare_update`.
     fn changes_generation(&self, new: &Value, old: &Value) -> bool {
-        crate::meta::differs_outside(new, old, &["apiVersion", "kind", "metadata", "status"])
+        meta::differs_outside(new, old, &["apiVersion", "kind", "metadata", "status"])
     }
 
     /// Paths that this subresource (empty: the object itself) may not own.
@@ -271,6 +279,46 @@ impl Row {
         let version = self.hashed.as_ref().unwrap_or(&self.stored);
         let digest = sha2::Sha256::digest(format!("{}/{version}/{}", self.stored_group, self.kind));
         base64::engine::general_purpose::STANDARD.encode(&digest[..8])
+    }
+
+    /// Everything that is wrong with a new object, named and with system fields, after admission.
+    ///
+    /// # Errors
+    /// 422 with all causes.
+    pub fn check_create(&self, cx: &Context<'_>, new: &Value) -> Result<(), Status> {
+        let namespaced = self.scope == Scope::Namespaced;
+        let mut errors = Errors::new();
+        if self.strategy.checks_meta(false) {
+            let rule = |name: &str, prefix: bool| self.strategy.validate_name(name, prefix);
+            errors.extend(meta::validate(new, namespaced, &rule));
+        }
+        errors.extend(self.strategy.validate_create(cx, new));
+        self.refuse(new, errors)?;
+        // Comes second so that the kind's own texts are shown where both would refuse.
+        self.refuse(new, meta::validate(new, namespaced, &meta::names::path_segment))
+    }
+
+    /// Everything that is wrong with an update of the object or of one of its subresources, after admission.
+    ///
+    /// # Errors
+    /// 422 with all causes, some of them several times, as upstream has it.
+    pub fn check_update(&self, cx: &Context<'_>, new: &Value, old: &Value) -> Result<(), Status> {
+        let namespaced = self.scope == Scope::Namespaced;
+        let mut errors = meta::validate(new, namespaced, &meta::names::path_segment);
+        errors.extend(meta::validate_update(new, old));
+        if self.strategy.checks_meta(true) {
+            errors.extend(meta::validate_update(new, old));
+        }
+        errors.extend(self.strategy.validate_update(cx, new, old));
+        self.refuse(new, errors)
+    }
+
+    fn refuse(&self, object: &Value, errors: Errors) -> Result<(), Status> {
+        if errors.is_empty() {
+            return Ok(());
+        }
+        let of = crate::status::Of { group: &self.group, name: &self.kind };
+        Err(Status::invalid(of, meta::text(object, "name"), errors))
     }
 
     /// Checks the name of a field in a field selector and returns the name under which its value is found.
