@@ -131,3 +131,21 @@ impl http_body::Body for Body {
         }
     }
 }
+
+#[cfg(test)]
+impl Request {
+    /// A request without query, headers and body, for tests.
+    pub fn of(method: &str, path: &str) -> Self {
+        Self {
+            info: Info { path: path.into(), ..Info::default() },
+            user: Arc::default(),
+            method: method.parse().expect("a method"),
+            uri: path.parse().expect("a path"),
+            query: Vec::new(),
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            upgrade: None,
+            warnings: Vec::new(),
+        }
+    }
+}

@@ -4,10 +4,18 @@
 //! - `write`: create, update, patch, apply; `delete`: delete and deletecollection. The only place where conflicts loop.
 
 pub mod delete;
+pub mod engine;
+pub mod hooks;
+pub mod input;
 pub mod internal;
+pub(crate) mod lifecycle;
+mod namespaces;
+pub mod object;
+pub mod options;
 pub mod output;
 pub mod patch;
 pub mod read;
+mod state;
 pub mod watch;
 pub mod write;
 
@@ -15,6 +23,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::resources::{Row, Text};
+use api::schema::Facts;
+use api::status::Status;
 use parking_lot::RwLock;
 
 /// The table as it is now. Readers take a snapshot; custom resources come and go by replacing it.
@@ -40,5 +50,58 @@ impl Resources {
     /// Replaces the table.
     pub fn replace(&self, rows: BTreeMap<(Text, Text), Arc<Row>>) {
         *self.0.write() = Arc::new(rows);
+    }
+}
+
+/// The facts that hold the types of a row.
+pub fn facts(_row: &Row) -> &'static Facts {
+    api::schema::builtin()
+}
+
+/// `v1` or `apps/v1`.
+pub fn api_version(group: &str, version: &str) -> String {
+    if group.is_empty() { version.to_string() } else { format!("{group}/{version}") }
+}
+
+/// Adds a warning that is not there yet.
+pub fn warn(warnings: &mut Vec<String>, text: String) {
+    if !warnings.contains(&text) {
+        warnings.push(text);
+    }
+}
+
+/// What a client is told when the store did not do what it should.
+pub fn failure(error: store::Error, row: &Row, name: &str, verb: &str) -> Status {
+    let of = row.group_resource();
+    match error {
+        store::Error::Conflict(_) => Status::conflict(of, name, "the object has been modified"),
+        store::Error::TooLarge => Status::new(500, "", "etcdserver: request is too large"),
+        store::Error::NoSpace => Status::new(500, "", "etcdserver: mvcc: database space exceeded"),
+        store::Error::Unavailable(why) => {
+            tracing::error!(%verb, resource = %of, name, "the store did not answer: {why}");
+            Status::new(500, "", why)
+        }
+        other => Status::new(500, "", other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Api;
+    use crate::request::Request;
+
+    fn is_send<T: Send>(_: T) {}
+
+    /// Only compiled: the verbs run on a runtime with threads.
+    #[allow(dead_code)]
+    fn verbs_can_move_between_threads(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) {
+        is_send(write::create(api, row, req));
+        is_send(write::update(api, row, req));
+        is_send(patch::patch(api, row, req));
+        is_send(delete::delete(api, row, req));
+        is_send(delete::delete_collection(api, row, req));
+        is_send(internal::create(api, row, "", api::Value::Null));
+        is_send(internal::update(api, row, "", "", "", &|v| Ok(v)));
     }
 }
