@@ -147,7 +147,7 @@ pub async fn create(w: &Write<'_>, object: Value) -> Result<Written, Status> {
     let mut object = to_stored(w, object)?;
     w.row.strategy.default(&mut object);
     lifecycle::wipe(&mut object);
-    super::input::ensure_namespace(&mut object, w.namespace)?;
+    api::meta::match_namespace(&mut object, w.namespace)?;
     lifecycle::dedup_owners(w, &mut object, false);
     track(w, None, &mut object, now)?;
     let name = object::name(&object).to_string();
@@ -196,7 +196,7 @@ async fn finish_create(w: &Write<'_>, mut object: Value, now: i64) -> Result<Wri
 
 /// The strategy's and the validating plugins' part of a creation.
 async fn prepare_create(w: &Write<'_>, object: &mut Value, now: i64) -> Result<(), Status> {
-    super::input::ensure_namespace(object, w.namespace)?;
+    api::meta::match_namespace(object, w.namespace)?;
     lifecycle::before_create(w, object, now)?;
     let name = object::name(object).to_string();
     validate(w, Operation::Create, &name, None, object).await
@@ -285,7 +285,7 @@ async fn attempt(
     let edited = edit(shown.as_ref())?;
     let mut new = to_stored(w, edited.object)?;
     w.row.strategy.default(&mut new);
-    super::input::ensure_namespace(&mut new, w.namespace)?;
+    api::meta::match_namespace(&mut new, w.namespace)?;
     if !edited.tracked {
         track(w, live.as_ref(), &mut new, now)?;
     }
@@ -345,7 +345,7 @@ async fn change(
 async fn commit(
     w: &Write<'_>, key: &str, state: &State, live: Value, mut new: Value, now: i64,
 ) -> Result<Outcome, Status> {
-    super::input::ensure_namespace(&mut new, w.namespace)?;
+    api::meta::match_namespace(&mut new, w.namespace)?;
     lifecycle::before_update(w, &mut new, &live, now)?;
     lifecycle::keep_times(&mut new, &live);
     validate(w, Operation::Update, w.name, Some(&live), &new).await?;

@@ -325,26 +325,6 @@ pub fn delete_options(req: &Request, facts: &Facts) -> Result<Value, Status> {
     }
 }
 
-/// Checks that the object's namespace is the request's, and sets it where the object has none.
-///
-/// # Errors
-/// 400 when they differ.
-pub fn ensure_namespace(value: &mut Value, namespace: &str) -> Result<(), Status> {
-    let own = object::namespace(value);
-    if own == namespace {
-        return Ok(());
-    }
-    if own.is_empty() {
-        object::set_meta(value, "namespace", namespace);
-        return Ok(());
-    }
-    if namespace.is_empty() {
-        object::unset_meta(value, "namespace");
-        return Ok(());
-    }
-    Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"))
-}
-
 /// Checks that the object's name is the path's.
 ///
 /// # Errors

@@ -112,7 +112,17 @@ pub async fn update(
 pub async fn delete(api: &Arc<Api>, row: &Arc<Row>, namespace: &str, name: &str) -> Result<(), Status> {
     let (options, warnings) = (DeleteOptions::internal(), Mutex::new(Vec::new()));
     let version = stored_request_version(row);
-    let delete = Delete { api, row, version, namespace, name, user: user(), options: &options, reviewed: false, warnings: &warnings };
+    let delete = Delete {
+        api,
+        row,
+        version,
+        namespace,
+        name,
+        user: user(),
+        options: &options,
+        reviewed: false,
+        warnings: &warnings,
+    };
     delete.run().await.map(|_| ())
 }
 

@@ -17,28 +17,12 @@ pub fn wipe(object: &mut Value) {
 
 /// Gives a new object its UID, its time and, where it has none, a generated name.
 pub fn init(object: &mut Value, now: i64) {
-    object::set_meta(object, "creationTimestamp", object::time(now));
-    object::set_meta(object, "uid", uuid::Uuid::new_v4().to_string());
+    meta::fill_system_fields(object, &object::time(now), &uuid::Uuid::new_v4().to_string());
     let base = object::meta_text(object, "generateName");
     if !base.is_empty() && object::name(object).is_empty() {
-        let name = generate_name(base);
+        let name = meta::generate_name(base, rand::random());
         object::set_meta(object, "name", name);
     }
-}
-
-/// A name that begins with (as much as fits of) a base.
-fn generate_name(base: &str) -> String {
-    let mut end = base.len().min(58);
-    while !base.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}{}", &base[..end], suffix())
-}
-
-/// Five characters out of upstream's alphabet, which has no vowels and nothing that looks like another character.
-fn suffix() -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    (0..5).map(|_| char::from(ALPHABET[rand::random_range(0..ALPHABET.len())])).collect()
 }
 
 /// Removes owner references that stand there twice, with a warning.
@@ -79,7 +63,7 @@ pub fn dedup_owners(w: &Write<'_>, object: &mut Value, after_admission: bool) {
 pub fn before_create(w: &Write<'_>, object: &mut Value, now: i64) -> Result<(), Status> {
     let (strategy, cx) = (w.row.strategy, w.context(now));
     if strategy.has_generation() {
-        object::set_meta(object, "generation", 1);
+        meta::first_generation(object);
     }
     strategy.prepare_create(&cx, object);
     let namespaced = w.row.scope == Scope::Namespaced;
@@ -96,36 +80,32 @@ pub fn before_create(w: &Write<'_>, object: &mut Value, now: i64) -> Result<(), 
 /// 422 with all that is wrong.
 pub fn before_update(w: &Write<'_>, new: &mut Value, old: &Value, now: i64) -> Result<(), Status> {
     let (strategy, cx) = (w.row.strategy, w.context(now));
-    object::copy_meta(new, old, "generation");
+    meta::keep_system_fields(new, old);
     strategy.prepare_update(&cx, new, old);
     if strategy.has_generation() && cx.subresource != "status" && strategy.changes_generation(new, old) {
-        object::set_meta(new, "generation", object::generation(old) + 1);
+        meta::next_generation(new, old);
     }
-    keep_system_fields(new, old);
-    let namespaced = w.row.scope == Scope::Namespaced;
-    let mut errors = meta::validate(new, namespaced, &|name, prefix| strategy.validate_name(name, prefix));
-    errors.extend(meta::validate_update(new, old));
-    errors.extend(strategy.validate_update(&cx, new, old));
-    refuse(w, new, errors)?;
+    refuse(w, new, update_errors(w, new, old, now))?;
     strategy.warnings(&cx, new, Some(old)).into_iter().for_each(|text| w.warn(text));
     Ok(())
 }
 
-/// What an update can't change: it keeps the UID where it names none, the times always.
-fn keep_system_fields(new: &mut Value, old: &Value) {
-    if object::uid(new).is_empty() {
-        object::copy_meta(new, old, "uid");
-    }
-    if object::meta(old, "creationTimestamp").is_some() {
-        object::copy_meta(new, old, "creationTimestamp");
-    }
-    if object::deleting(old) {
-        object::copy_meta(new, old, "deletionTimestamp");
-    }
-    if object::grace(old).is_some() && object::grace(new).is_none() {
-        object::copy_meta(new, old, "deletionGracePeriodSeconds");
-    }
-    object::unset_meta(new, "selfLink");
+/// All that is wrong with an update. Upstream's engine checks the metadata, and then nearly every kind checks it again:
+/// clients see each cause as often as it was found.
+fn update_errors(w: &Write<'_>, new: &Value, old: &Value, now: i64) -> Errors {
+    let strategy = w.row.strategy;
+    let metadata = || {
+        let namespaced = w.row.scope == Scope::Namespaced;
+        meta::validate(new, namespaced, &|name, prefix| strategy.validate_name(name, prefix))
+    };
+    let (whole, changes) = (metadata(), meta::validate_update(new, old));
+    let mut errors = Errors::new();
+    errors.extend(whole.clone());
+    errors.extend(changes.clone());
+    errors.extend(changes);
+    errors.extend(strategy.validate_update(&w.context(now), new, old));
+    errors.extend(whole);
+    errors
 }
 
 fn refuse(w: &Write<'_>, object: &Value, errors: Errors) -> Result<(), Status> {

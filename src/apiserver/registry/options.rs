@@ -74,7 +74,7 @@ impl Options {
             }
             _ => {}
         }
-        check_manager(&manager, &Path::new("fieldManager"), &mut errors);
+        api::meta::field_manager(&mut errors, &manager, &Path::new("fieldManager"));
         check_dry_run(&dry_run, &mut errors);
         let validation = check_validation(validation, &mut errors);
         refuse(kind.name(), errors)?;
@@ -119,18 +119,6 @@ fn truth(value: &str) -> bool {
 
 fn refuse(kind: &str, errors: Errors) -> Result<(), Status> {
     if errors.is_empty() { Ok(()) } else { Err(Status::invalid(Of { group: "meta.k8s.io", name: kind }, "", errors)) }
-}
-
-/// Checks a field manager's name.
-pub fn check_manager(manager: &str, path: &Path, errors: &mut Errors) {
-    if manager.len() > 128 {
-        errors.push(Error::too_long(path, 128));
-    }
-    for (i, c) in manager.char_indices().filter(|(_, c)| !printable(*c)) {
-        let shown = if c.is_control() { String::new() } else { format!(" '{c}'") };
-        let detail = format!("invalid character U+{:04X}{shown} (at position {i})", c as u32);
-        errors.push(Error::invalid(path, manager, detail));
-    }
 }
 
 /// Go's `unicode.IsPrint`, near enough: no controls, no separators but the space, nothing unassigned at the ends.

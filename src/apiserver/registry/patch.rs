@@ -13,7 +13,7 @@ use api::{Map, Value, patch};
 use serde_json::value::RawValue;
 
 use super::engine::{self, Edited, Terms, Write};
-use super::input::{check_name, ensure_namespace, lines, media_type, not_registered, package, strict_error};
+use super::input::{check_name, lines, media_type, not_registered, package, strict_error};
 use super::options::{Kind, Options, Validation};
 use super::{api_version, facts, object, output, write};
 use crate::Api;
@@ -126,7 +126,7 @@ impl Patcher<'_> {
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
             return Err(Status::conflict(self.w.row.group_resource(), self.w.name, why));
         }
-        ensure_namespace(&mut object, self.w.namespace)?;
+        api::meta::match_namespace(&mut object, self.w.namespace)?;
         check_name(&object, self.w.name)?;
         Ok(Edited { object, tracked: self.method == Method::Apply })
     }

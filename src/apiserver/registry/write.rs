@@ -47,7 +47,7 @@ pub async fn update(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result
     let options = Options::read(req, Kind::Update)?;
     let version = req.info.version.clone();
     let mut decoded = input::decode(req, &expected(row, &version), options.validation)?;
-    input::ensure_namespace(&mut decoded, &req.info.namespace)?;
+    api::meta::match_namespace(&mut decoded, &req.info.namespace)?;
     input::check_name(&decoded, &req.info.name)?;
     let uid = object::uid(&decoded).to_string();
     let terms = Terms { create: row.create_on_update && req.info.subresource.is_empty(), uid: Some(&uid) };
@@ -62,7 +62,14 @@ pub async fn update(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result
 
 /// The kind that a request to this row has in its body.
 pub fn expected<'a>(row: &'a Row, version: &'a str) -> Expected<'a> {
-    Expected { facts: facts(row), group: &row.group, version, kind: &row.kind, internal_group: &row.stored_group, also: &[] }
+    Expected {
+        facts: facts(row),
+        group: &row.group,
+        version,
+        kind: &row.kind,
+        internal_group: &row.stored_group,
+        also: &[],
+    }
 }
 
 /// Runs a write in the name of a request; its warnings become the request's, also when it fails.

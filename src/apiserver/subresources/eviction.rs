@@ -129,12 +129,11 @@ fn number(object: &Value, path: &[&str]) -> i64 {
 fn may_go_unready(budget: &Value) -> bool {
     let (healthy, desired) =
         (number(budget, &["status", "currentHealthy"]), number(budget, &["status", "desiredHealthy"]));
-    object::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow" || (healthy >= desired && desired > 0)
+    object::text(budget, &["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow"
+        || (healthy >= desired && desired > 0)
 }
 
-async fn delete_unready(
-    w: &Write<'_>, options: &DeleteOptions, pod: &Value, budget: &Value,
-) -> Result<(), Status> {
+async fn delete_unready(w: &Write<'_>, options: &DeleteOptions, pod: &Value, budget: &Value) -> Result<(), Status> {
     let version = object::meta_text(pod, "resourceVersion");
     match delete(w, options, Some(version)).await {
         // It has changed, so it may be ready now: the client has to ask again.
@@ -309,7 +308,8 @@ mod tests {
 
     #[test]
     fn a_budget_without_disruptions_says_how_many_pods_it_needs() {
-        let status = json!({"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1});
+        let status =
+            json!({"observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1});
         let status = disrupt(&mut budget(status), "p", 1000).unwrap_err();
         let details = status.details.unwrap();
         assert_eq!(details.causes[0].message, "The disruption budget b needs 1 healthy pods and has 1 currently");

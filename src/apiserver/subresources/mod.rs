@@ -63,9 +63,7 @@ enum Metadata {
 }
 
 impl Creation {
-    fn read(
-        row: &Arc<Row>, req: &mut Request, expected: &Expected<'_>, metadata: Metadata,
-    ) -> Result<Self, Status> {
+    fn read(row: &Arc<Row>, req: &mut Request, expected: &Expected<'_>, metadata: Metadata) -> Result<Self, Status> {
         let accept = output::negotiate(row, req)?;
         input::encoding(req)?;
         let options = Options::read(req, Kind::Create)?;
@@ -73,7 +71,7 @@ impl Creation {
         if metadata == Metadata::Wiped {
             lifecycle::wipe(&mut object);
         }
-        input::ensure_namespace(&mut object, &req.info.namespace)?;
+        api::meta::match_namespace(&mut object, &req.info.namespace)?;
         Ok(Self { accept, options, object })
     }
 }
@@ -88,9 +86,7 @@ fn track(w: &Write<'_>, old: Option<&Value>, new: &mut Value) {
 }
 
 /// The Status that answers a creation which leaves nothing to show.
-fn created(
-    api: &Arc<Api>, row: &Arc<Row>, req: &Request, accept: &Accept,
-) -> Result<Answer, Status> {
+fn created(api: &Arc<Api>, row: &Arc<Row>, req: &Request, accept: &Accept) -> Result<Answer, Status> {
     output::object(api, row, req, accept, StatusCode::CREATED, Status::new(201, "", "").to_value())
 }
 

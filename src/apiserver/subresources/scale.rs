@@ -65,7 +65,7 @@ fn read_body(row: &Row, req: &mut Request, options: &Options) -> Result<Value, S
     let (group, version, kind) = KIND;
     let expected = Expected { facts: facts(row), group, version, kind, internal_group: group, also: &[] };
     let mut scale = input::decode(req, &expected, options.validation)?;
-    input::ensure_namespace(&mut scale, &req.info.namespace)?;
+    api::meta::match_namespace(&mut scale, &req.info.namespace)?;
     input::check_name(&scale, &req.info.name)?;
     Ok(scale)
 }

@@ -53,8 +53,7 @@ pub async fn create(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result
     let (group, version, kind) = KIND;
     let expected = Expected { facts: facts(row), group, version, kind, internal_group: group, also: &[] };
     let Creation { accept, options, object } = Creation::read(row, req, &expected, Metadata::Kept)?;
-    let answer =
-        with_kind(api, row, req, &options, KIND, async |w| issue(&w, issuer.as_ref(), object).await).await?;
+    let answer = with_kind(api, row, req, &options, KIND, async |w| issue(&w, issuer.as_ref(), object).await).await?;
     output::object(api, row, req, &accept, StatusCode::CREATED, answer)
 }
 
@@ -101,9 +100,8 @@ fn check_place(w: &Write<'_>, request: &Value) -> Result<(), Status> {
 fn complete(w: &Write<'_>, issuer: &dyn Issuer, request: &mut Value, account: &Value) -> Result<(), Status> {
     let (asked, own) = (object::uid(request), object::uid(account));
     if !asked.is_empty() && asked != own {
-        let why = format!(
-            "the UID in the token request ({asked}) does not match the UID of the service account ({own})"
-        );
+        let why =
+            format!("the UID in the token request ({asked}) does not match the UID of the service account ({own})");
         return Err(Status::conflict(OF, w.name, why));
     }
     for field in ["name", "namespace", "uid"] {
