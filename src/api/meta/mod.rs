@@ -9,7 +9,7 @@ pub mod names;
 #[cfg(test)]
 mod tests;
 
-pub use check::{validate, validate_update};
+pub use check::{field_manager, validate, validate_update};
 pub use names::{dns_subdomain, label_key, label_value};
 
 use crate::status::Status;

@@ -68,7 +68,8 @@ fn core() -> Vec<Row> {
             "type",
         ]),
         namespaced(G, "limitranges", "LimitRange", &Plain).short("limits").put_creates(),
-        cluster(G, "namespaces", "Namespace", &Plain).answers_deleted()
+        cluster(G, "namespaces", "Namespace", &Plain)
+            .answers_deleted()
             .short("ns")
             .verbs("create,delete,get,list,patch,update,watch")
             .fields(&["status.phase"])
@@ -80,9 +81,13 @@ fn core() -> Vec<Row> {
             .fields(&["spec.unschedulable"])
             .sub("proxy", PROXY, "NodeProxyOptions")
             .status(),
-        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain).answers_deleted().short("pvc").status(),
+        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain)
+            .answers_deleted()
+            .short("pvc")
+            .status(),
         cluster(G, "persistentvolumes", "PersistentVolume", &Plain).answers_deleted().short("pv").status(),
-        namespaced(G, "pods", "Pod", &Plain).answers_deleted()
+        namespaced(G, "pods", "Pod", &Plain)
+            .answers_deleted()
             .short("po")
             .all()
             .fields(&[
@@ -121,7 +126,8 @@ fn core() -> Vec<Row> {
             "create",
             ("authentication.k8s.io", "v1", "TokenRequest"),
         ),
-        namespaced(G, "services", "Service", &Plain).answers_deleted()
+        namespaced(G, "services", "Service", &Plain)
+            .answers_deleted()
             .short("svc")
             .all()
             .put_creates()
@@ -272,7 +278,8 @@ fn storage() -> Vec<Row> {
         namespaced(G, "csistoragecapacities", "CSIStorageCapacity", &Plain).conditional(),
         cluster(G, "storageclasses", "StorageClass", &Plain).answers_deleted().short("sc"),
         cluster(G, "volumeattachments", "VolumeAttachment", &Plain).answers_deleted().conditional().status(),
-        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain).answers_deleted()
+        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain)
+            .answers_deleted()
             .versions("v1,v1beta1")
             .deprecated("v1beta1", 34, Some(37), Some("storage.k8s.io/v1 VolumeAttributesClass"))
             .short("vac"),
@@ -350,18 +357,21 @@ fn resource() -> Vec<Row> {
     };
     vec![
         three(cluster(G, "deviceclasses", "DeviceClass", &Plain).answers_deleted()),
-        cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain).answers_deleted()
+        cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain)
+            .answers_deleted()
             .versions("v1beta2,v1alpha3")
             .stored("v1alpha3")
             .deprecated("v1alpha3", 36, Some(39), None)
             .status(),
         three(namespaced(G, "resourceclaims", "ResourceClaim", &Plain).answers_deleted()).status(),
         three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &Plain).answers_deleted()),
-        cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain).answers_deleted()
+        cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain)
+            .answers_deleted()
             .versions("v1alpha3")
             .conditional()
             .status(),
-        three(cluster(G, "resourceslices", "ResourceSlice", &Plain).answers_deleted()).fields(&["spec.nodeName", "spec.driver"]),
+        three(cluster(G, "resourceslices", "ResourceSlice", &Plain).answers_deleted())
+            .fields(&["spec.nodeName", "spec.driver"]),
     ]
 }
 
