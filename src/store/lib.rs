@@ -13,6 +13,9 @@
 pub mod cache;
 pub mod etcd;
 pub mod memory;
+#[cfg(test)]
+mod suite;
+pub mod testing;
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -42,7 +45,7 @@ pub struct Page {
     pub revision: Revision,
     /// More items follow.
     pub more: bool,
-    /// Items in the whole range at that revision.
+    /// Items in the range from where this page begins, on this page and after it.
     pub count: usize,
 }
 
@@ -77,7 +80,7 @@ pub enum Error {
     /// The revision is compacted away.
     #[error("required revision has been compacted")]
     Compacted {
-        /// Oldest revision that can still be read.
+        /// Oldest revision that can still be read; 0 when the store does not say.
         oldest: Revision,
     },
     /// The revision is not reached yet.
