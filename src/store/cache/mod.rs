@@ -139,7 +139,7 @@ pub struct Cache<D: Decode> {
     decode: D,
     store: Arc<dyn Store>,
     resources: RwLock<HashMap<Box<str>, Arc<Resource<D::Entry>>>>,
-    /// Revision of the last list: a resource that nobody heard of before is known to be empty since then, not earlier.
+    /// Revision of the last list: a resource that nobody heard of is known to be empty since then.
     listed: AtomicI64,
     /// The revision up to which everything is applied and handed to watchers.
     reached: tokio::sync::watch::Sender<Revision>,
@@ -273,8 +273,8 @@ impl<D: Decode> Cache<D> {
             return resource;
         }
         let mut resources = self.resources.write();
-        // Under the lock, so that nothing can have been applied to this resource yet: the log is complete from here.
-        let since = self.revision().max(self.listed.load(Ordering::Acquire));
+        // It was empty in the last list, and nothing was applied to it since: its log is complete from there on.
+        let since = self.listed.load(Ordering::Acquire);
         let make = || Arc::new(Resource::new(self.decode.indexes(name), since));
         resources.entry(name.into()).or_insert_with(make).clone()
     }
