@@ -128,6 +128,10 @@ impl store::cache::Indexed for Entry {
     fn weight(&self) -> usize {
         self.json.len()
     }
+
+    fn same(&self, other: &Self) -> bool {
+        self.json == other.json
+    }
 }
 
 /// `/registry/pods/` : below which the objects of a resource are stored.
