@@ -67,6 +67,8 @@ pub struct Type {
     pub kinds: Vec<Gvk>,
     /// `x-kubernetes-unions` as OpenAPI states it.
     pub unions: Option<Box<Value>>,
+    /// Positions of fields whose zero value is written.
+    always: Box<[u16]>,
     sorted: Box<[u16]>,
     numbered: Box<[u16]>,
 }
@@ -85,6 +87,7 @@ impl Type {
         let mut sorted: Vec<u16> = (0..fields.len() as u16).collect();
         let mut numbered: Vec<u16> = sorted.iter().copied().filter(|&i| fields[i as usize].number > 0).collect();
         sorted.sort_by(|&a, &b| fields[a as usize].name.cmp(&fields[b as usize].name));
+        self.always = (0..fields.len() as u16).filter(|&i| fields[i as usize].zero_is_written()).collect();
         let path = |i: u16| fields[i as usize].inline.iter().copied().chain([fields[i as usize].number]);
         numbered.sort_by(|&a, &b| path(a).cmp(path(b)));
         self.sorted = sorted.into();
@@ -100,6 +103,11 @@ impl Type {
     /// The field of that JSON name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.position(name).map(|i| &self.fields[i])
+    }
+
+    /// The fields whose zero value is written when they are absent.
+    pub fn always_written(&self) -> impl Iterator<Item = &Field> {
+        self.always.iter().map(|&i| &self.fields[i as usize])
     }
 
     /// The fields that protobuf knows, in the order of their numbers; those of an inlined message stand together.
@@ -156,6 +164,9 @@ pub struct Field {
     pub patch_merge_key: Arc<str>,
     /// `x-kubernetes-map-type: atomic` (true) or `granular` (false) said of the field rather than of its type.
     pub map_atomic: Option<bool>,
+    /// Name of the type in Go where it is not the usual one of the shape (`v1.RestartPolicy`), else empty: decoding
+    /// errors show it.
+    pub go_type: Arc<str>,
     /// The list type is stated; an unstated one counts as atomic.
     pub list_stated: bool,
 }
@@ -179,8 +190,27 @@ impl Field {
             patch_retain_keys: false,
             patch_merge_key: Arc::default(),
             map_atomic: None,
+            go_type: Arc::default(),
             list_stated: false,
         }
+    }
+
+    /// True when an absent value is written as its zero value: everything that Go's encoder does not leave out.
+    pub fn zero_is_written(&self) -> bool {
+        let never_empty = matches!(
+            self.shape,
+            Shape::Struct(_)
+                | Shape::Time
+                | Shape::MicroTime
+                | Shape::Duration
+                | Shape::IntOrString
+                | Shape::Quantity
+                | Shape::Raw
+                | Shape::FieldsV1
+                | Shape::Json
+                | Shape::SchemaOr(..)
+        );
+        !self.omit_zero && (!self.omit_empty || (never_empty && !self.pointer))
     }
 }
 

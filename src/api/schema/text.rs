@@ -12,7 +12,8 @@
 //! flags. Shapes: the primitive ones by name, `.Name` or a full name for a structure, `[]`, `[set]`, `[atomic]` or `[key,key]` before
 //! the items' shape for lists, `{}` before the values' shape for maps. Flags: `o` omitempty, `z` omitzero, `p` pointer,
 //! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `merge`, `merge=KEY`, `replace`,
-//! `retainKeys`, `default=JSON` (last, may hold spaces).
+//! `retainKeys`, `go=TYPE` (Go's name of the type where the shape does not tell it), `default=JSON` (last, may hold
+//! spaces).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -125,6 +126,7 @@ impl Parser {
         }
         field.default = default.map(|json| Box::new(serde_json::from_str(json).expect("a default is JSON")));
         field.patch_merge_key = self.intern("");
+        field.go_type = self.intern("");
         for flag in words {
             match flag {
                 "o" => field.omit_empty = true,
@@ -137,12 +139,13 @@ impl Parser {
                 "merge" => field.patch_merge = true,
                 "replace" => field.patch_replace = true,
                 "retainKeys" => field.patch_retain_keys = true,
-                other => match other.strip_prefix("merge=") {
-                    Some(key) => {
+                other => match other.split_once('=') {
+                    Some(("merge", key)) => {
                         field.patch_merge = true;
                         field.patch_merge_key = self.intern(key);
                     }
-                    None => panic!("unknown flag {other} in {line}"),
+                    Some(("go", name)) => field.go_type = self.intern(name),
+                    _ => panic!("unknown flag {other} in {line}"),
                 },
             }
         }
