@@ -301,6 +301,7 @@ impl Delete<'_> {
         let value = engine::encode(self.row, &mut new);
         match self.api.store.put(key, value.clone(), Expect::At(state.revision), 0).await {
             Ok(revision) => {
+                self.api.admission.wrote(revision);
                 let kv = KeyValue { key: Arc::from(key), value, mod_revision: revision, create_revision: 0 };
                 if remove {
                     return Ok(Outcome::Marked(Box::new(kv)));
@@ -319,6 +320,7 @@ impl Delete<'_> {
         }
         match self.api.store.delete(key, state.revision).await {
             Ok((_, revision)) => {
+                self.api.admission.wrote(revision);
                 object::set_meta(&mut object, "resourceVersion", revision.to_string());
                 hooks::of(self.row).after_delete(self.api, self.row, &object).await;
                 Ok(Outcome::Done(Box::new(Deleted { object, gone: true })))

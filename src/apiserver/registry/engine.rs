@@ -372,7 +372,8 @@ async fn remove(w: &Write<'_>, key: &str, state: &State, new: Value, live: &Valu
         return done(new);
     }
     match w.api.store.delete(key, state.revision).await {
-        Ok(_) => {
+        Ok((_, revision)) => {
+            w.api.admission.wrote(revision);
             hooks::of(w.row).after_delete(w.api, w.row, live).await;
             done(new)
         }
@@ -395,6 +396,7 @@ async fn put(w: &Write<'_>, key: &str, object: &mut Value, expect: Expect) -> st
 async fn put_once(w: &Write<'_>, key: &str, object: &mut Value, expect: Expect) -> store::Result<KeyValue> {
     let value = encode(w.row, object);
     let revision = w.api.store.put(key, value.clone(), expect, w.ttl()).await?;
+    w.api.admission.wrote(revision);
     object::set_meta(object, "resourceVersion", revision.to_string());
     let create_revision = if expect == Expect::Absent { revision } else { 0 };
     Ok(KeyValue { key: Arc::from(key), value, mod_revision: revision, create_revision })
