@@ -43,7 +43,7 @@ pub async fn wait_ready(client: &Client, path: &str, patience: Duration) -> Resu
 fn resource(object: &Value) -> Result<(ApiResource, bool)> {
     let text = |name: &str| object[name].as_str().unwrap_or_default();
     let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
-    let row = api::resources::builtin().values().find(|row| row.group == group && row.kind == text("kind"));
+    let row = api::resources::builtin().iter().find(|row| row.group == group && row.kind == text("kind"));
     let row = row.ok_or_else(|| Error::new("applying an object", format!("nobody knows the kind {}", text("kind"))))?;
     let gvk = GroupVersionKind::gvk(group, version, text("kind"));
     Ok((ApiResource::from_gvk_with_plural(&gvk, &row.plural), row.scope == api::resources::Scope::Namespaced))
