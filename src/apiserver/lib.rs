@@ -17,15 +17,31 @@ pub mod allocation;
 pub mod authn;
 pub mod authz;
 pub mod bootstrap;
+pub mod chain;
+pub mod discovery;
+pub mod endpoints;
 pub mod entry;
+pub mod flow;
+pub mod health;
+pub mod info;
+pub mod lookup;
+pub mod metrics;
+pub mod options;
 pub mod registry;
 pub mod request;
+pub mod respond;
+pub mod reviews;
+pub mod route;
+pub mod run;
+pub mod server;
 pub mod streams;
 pub mod subresources;
 
 use std::sync::Arc;
 
 use entry::Decoder;
+
+pub use run::main;
 
 /// The state that all requests share.
 pub struct Api {
@@ -37,6 +53,10 @@ pub struct Api {
     pub resources: Arc<registry::Resources>,
     /// What the command line said.
     pub settings: Settings,
+    /// Who asks.
+    pub authenticator: Arc<authn::Authenticator>,
+    /// Who may do what.
+    pub authorizer: Arc<authz::Authorizer>,
     /// The admission plugins that are on.
     pub admission: admission::Chain,
     /// ClusterIPs and node ports.

@@ -62,8 +62,10 @@ pub struct Request {
     pub query: Vec<(String, String)>,
     /// Headers.
     pub headers: HeaderMap,
-    /// The body, read whole and within its limit; empty for upgrades.
+    /// The body, read whole and within its limit; empty for upgrades and where `unread` has it.
     pub body: Bytes,
+    /// The body of a request that is passed on (proxy subresources, aggregated APIs): not read, without a limit.
+    pub unread: Option<hyper::body::Incoming>,
     /// For upgrades (websocket, SPDY): what hyper hands over once the answer is 101.
     pub upgrade: Option<hyper::upgrade::OnUpgrade>,
     /// Warnings for the answer, collected on the way.
@@ -144,6 +146,7 @@ impl Request {
             query: Vec::new(),
             headers: HeaderMap::new(),
             body: Bytes::new(),
+            unread: None,
             upgrade: None,
             warnings: Vec::new(),
         }

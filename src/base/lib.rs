@@ -10,6 +10,7 @@
 
 pub mod backoff;
 pub mod clock;
+pub mod component;
 pub mod flags;
 pub mod health;
 pub mod logging;

@@ -81,6 +81,13 @@ pub struct Cached<E> {
     pub entry: E,
 }
 
+/// The same key at the same revision has the same value: maps of entries are compared by that.
+impl<E> PartialEq for Cached<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.revision == other.revision && self.key == other.key
+    }
+}
+
 /// A change as watchers see it.
 #[derive(Debug)]
 pub struct Event<E> {
