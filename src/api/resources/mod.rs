@@ -210,6 +210,12 @@ pub trait Strategy: Sync {
         &[]
     }
 
+    /// When there are any, only these paths and what is below them may be owned through this subresource; `*` is any
+    /// step.
+    fn ownable_fields(&self, _subresource: &str) -> &'static [&'static [&'static str]] {
+        &[]
+    }
+
     /// Seconds of grace for a delete that asks for so many (`None`: it does not say); `None` deletes at once. Pods alone
     /// are graceful.
     fn grace_period(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {

@@ -445,16 +445,27 @@ fn to_requested(w: &Write<'_>, stored: &Value) -> Result<Value, Status> {
 fn track(w: &Write<'_>, live: Option<&Value>, new: &mut Value, now: i64) -> Result<(), Status> {
     let Some(ty) = requested_type(w.row, w.version) else { return Ok(()) };
     let (api_version, now) = (super::api_version(&w.row.group, w.version), object::time(now));
-    let writer =
-        patch::apply::Writer { manager: w.manager, api_version: &api_version, subresource: w.subresource, now: &now };
-    let reset = w.row.strategy.reset_fields(w.subresource);
+    let facts = facts(w.row);
+    let tracker = patch::apply::Tracker {
+        facts,
+        ty,
+        versions: &patch::apply::RowVersions { row: w.row, facts },
+        writer: patch::apply::Writer {
+            manager: w.manager,
+            api_version: &api_version,
+            kind: &w.row.kind,
+            subresource: w.subresource,
+            now: &now,
+        },
+        reset: patch::apply::Reset::of(w.row, w.subresource),
+    };
     if is_stored_form(w) {
-        patch::apply::track_update(facts(w.row), ty, live, new, &writer, reset);
+        tracker.track_update(live, new);
         return Ok(());
     }
     let live = live.map(|live| to_requested(w, live)).transpose()?;
     let mut shown = to_requested(w, new)?;
-    patch::apply::track_update(facts(w.row), ty, live.as_ref(), &mut shown, &writer, reset);
+    tracker.track_update(live.as_ref(), &mut shown);
     object::copy_meta(new, &shown, "managedFields");
     Ok(())
 }

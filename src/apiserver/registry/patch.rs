@@ -73,8 +73,8 @@ pub async fn patch(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result<
             kind: row.kind.to_string(),
             internal_group: row.stored_group.to_string(),
         };
-        let patcher =
-            Patcher { w: &w, method, body: &body, target: &target, reset: row.strategy.reset_fields(w.subresource) };
+        let reset = patch::apply::Reset::of(row, w.subresource);
+        let patcher = Patcher { w: &w, method, body: &body, target: &target, reset };
         engine::update(&w, terms, &|live: Option<&Value>| patcher.edit(live)).await
     })
     .await?;
@@ -104,7 +104,7 @@ pub struct Patcher<'a> {
     /// What it is applied to.
     pub target: &'a Target<'a>,
     /// Fields that may not be owned through this (sub)resource.
-    pub reset: patch::apply::ResetFields<'a>,
+    pub reset: patch::apply::Reset<'a>,
 }
 
 impl Patcher<'_> {
@@ -246,14 +246,21 @@ impl Patcher<'_> {
         let (config, noted) = yaml::parse(self.body)
             .map_err(|e| Status::bad_request(format!("error decoding YAML: {}", yaml_json(&e.message))))?;
         let now = object::time(object::now());
-        let writer = patch::apply::Writer {
-            manager: self.w.manager,
-            api_version: &self.target.api_version,
-            subresource: self.w.subresource,
-            now: &now,
+        let facts = facts(self.w.row);
+        let tracker = patch::apply::Tracker {
+            facts,
+            ty: self.target.ty,
+            versions: &patch::apply::RowVersions { row: self.w.row, facts },
+            writer: patch::apply::Writer {
+                manager: self.w.manager,
+                api_version: &self.target.api_version,
+                kind: &self.target.kind,
+                subresource: self.w.subresource,
+                now: &now,
+            },
+            reset: self.reset,
         };
-        let force = self.w.options.force.unwrap_or_default();
-        let merged = patch::apply::apply(facts(self.w.row), self.target.ty, live, &config, &writer, self.reset, force)?;
+        let merged = tracker.apply(live, &config, self.w.options.force.unwrap_or_default())?;
         if self.strict() && !noted.problems.is_empty() {
             let why = noted.problems.join("\n");
             if self.w.options.validation == Validation::Strict {

@@ -11,7 +11,7 @@ pub mod token;
 use std::sync::Arc;
 
 use api::Value;
-use api::patch::apply::{Writer, track_update};
+use api::patch::apply::{OneVersion, Reset, Tracker, Writer};
 use api::resources::Row;
 use api::status::Status;
 use http::StatusCode;
@@ -81,8 +81,8 @@ fn track(w: &Write<'_>, old: Option<&Value>, new: &mut Value) {
     let (group, version, kind) = w.kind;
     let Some(ty) = facts(w.row).kind(group, version, kind) else { return };
     let (api_version, now) = (api_version(group, version), object::time(object::now()));
-    let writer = Writer { manager: w.manager, api_version: &api_version, subresource: w.subresource, now: &now };
-    track_update(facts(w.row), ty, old, new, &writer, &[]);
+    let writer = Writer { manager: w.manager, api_version: &api_version, kind, subresource: w.subresource, now: &now };
+    Tracker { facts: facts(w.row), ty, versions: &OneVersion, writer, reset: Reset::default() }.track_update(old, new);
 }
 
 /// The Status that answers a creation which leaves nothing to show.

@@ -105,7 +105,7 @@ fn patch(w: &Write<'_>, method: Method, body: &[u8], before: &Value) -> Result<V
     let (group, version, kind) = KIND;
     let ty = facts(w.row).kind(group, version, kind).ok_or_else(|| Status::internal("no facts about Scale"))?;
     let target = Target { ty, api_version: API_VERSION.into(), kind: kind.into(), internal_group: group.into() };
-    let patcher = Patcher { w, method, body, target: &target, reset: &[] };
+    let patcher = Patcher { w, method, body, target: &target, reset: Default::default() };
     patcher.edit(Some(before)).map(|edited| edited.object)
 }
 

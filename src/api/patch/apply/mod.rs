@@ -23,6 +23,7 @@ mod typed;
 
 pub use scale::{scale_to_parent, scale_to_subresource};
 
+use crate::resources::Row;
 use crate::schema::{Facts, Type};
 use crate::status::Status;
 use crate::{Map, Value};
@@ -67,6 +68,24 @@ pub struct OneVersion;
 impl Versions for OneVersion {
     fn convert(&self, _object: &Value, _api_version: &str) -> Option<(Value, &Type)> {
         None
+    }
+}
+
+/// The versions of a resource of the table.
+pub struct RowVersions<'a> {
+    /// The resource.
+    pub row: &'a Row,
+    /// The facts that hold its types.
+    pub facts: &'a Facts,
+}
+
+impl Versions for RowVersions<'_> {
+    fn convert(&self, object: &Value, api_version: &str) -> Option<(Value, &Type)> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let ty = self.facts.kind(group, version, &self.row.kind)?;
+        let mut object = object.clone();
+        self.row.strategy.convert(&mut object, group, version).ok()?;
+        Some((object, ty))
     }
 }
 
@@ -119,6 +138,13 @@ impl From<Status> for Failure {
 
 fn plain(message: String) -> Status {
     Status::new(500, "", message)
+}
+
+impl Reset<'static> {
+    /// What a resource's strategy says of a subresource (empty: the object itself).
+    pub fn of(row: &Row, subresource: &str) -> Self {
+        Self { fields: row.strategy.reset_fields(subresource), only: row.strategy.ownable_fields(subresource) }
+    }
 }
 
 impl<'a> Tracker<'a> {
