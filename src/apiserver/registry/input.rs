@@ -1,10 +1,10 @@
 //! Bodies of requests: which encoding, which kind, which fields nobody knows.
 
+use api::Value;
 use api::codec::json::Strictness;
 use api::codec::{json, proto, yaml};
 use api::schema::{Facts, Type};
 use api::status::Status;
-use api::{Map, Value};
 
 use super::options::Validation;
 use super::{object, warn};
@@ -83,13 +83,8 @@ pub fn decode(req: &mut Request, expected: &Expected<'_>, validation: Validation
     let body = req.body.clone();
     let decoded = match encoding {
         Encoding::Protobuf => decode_protobuf(&body, expected),
-        Encoding::Json => json::parse(&body)
-            .map_err(|e| format!("couldn't get version/kind; json parse error: {}", e.message))
-            .map_err(Failure::Unrecognized)
-            .and_then(|(value, noted)| decode_tree(value, noted, expected)),
-        Encoding::Yaml => yaml::parse(&body)
-            .map_err(|e| Failure::Unrecognized(e.message))
-            .and_then(|(value, noted)| decode_tree(value, noted, expected)),
+        Encoding::Json => decode_json(&body, expected),
+        Encoding::Yaml => decode_yaml(&body, expected),
     };
     let Decoded { mut object, api_version, noted } = decoded.map_err(|e| e.status(expected.kind, &body))?;
     if !noted.problems.is_empty() {
@@ -168,42 +163,6 @@ fn summary(body: &[u8]) -> String {
     }
 }
 
-/// Go's name for the type of a JSON value.
-fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
-}
-
-/// Reads `apiVersion` and `kind` as upstream does: in any case of letters.
-fn type_of(value: &Value) -> Result<(String, String), String> {
-    let refuse = |why: String| format!("couldn't get version/kind; json parse error: json: cannot unmarshal {why}");
-    let map = match value {
-        Value::Null => return Ok((String::new(), String::new())),
-        Value::Object(map) => map,
-        other => {
-            return Err(refuse(format!(
-                "{} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                go_type(other)
-            )));
-        }
-    };
-    let find = |name: &str| {
-        let found = map.get(name).or_else(|| map.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| v));
-        match found {
-            None | Some(Value::Null) => Ok(String::new()),
-            Some(Value::String(text)) => Ok(text.clone()),
-            Some(other) => Err(refuse(format!("{} into Go struct field .{name} of type string", go_type(other)))),
-        }
-    };
-    Ok((find("apiVersion")?, find("kind")?))
-}
-
 fn split(api_version: &str) -> Result<(&str, &str), String> {
     match api_version.matches('/').count() {
         0 => Ok(("", api_version)),
@@ -212,18 +171,60 @@ fn split(api_version: &str) -> Result<(&str, &str), String> {
     }
 }
 
-fn decode_tree(mut value: Value, mut noted: Strictness, expected: &Expected<'_>) -> Result<Decoded, Failure> {
-    let (api_version, kind) = type_of(&value).map_err(Failure::Unrecognized)?;
-    let (group, version) = split(&api_version).map_err(Failure::Unrecognized)?;
-    let (group, version, kind) = with_defaults(group, version, &kind, expected);
-    if value.is_null() {
-        value = Value::Object(Map::new());
+/// Group, version and kind of a body, with what it does not say taken from what is expected.
+struct Gvk {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+impl Gvk {
+    fn read(body: &[u8], expected: &Expected<'_>) -> Result<Self, Failure> {
+        let meta = json::type_meta(body).map_err(|e| Failure::Unrecognized(e.message))?;
+        Self::of(&meta.api_version, &meta.kind, expected)
     }
-    let ty = find_type(expected, &group, &version, &kind)?;
-    let misfit = |why: String| Failure::Misfit { version: version.clone(), kind: kind.clone(), why };
-    json::normalize(expected.facts, ty, &mut value, &mut noted).map_err(|e| misfit(e.message))?;
-    fits(expected, &group, &version, &kind).map_err(misfit)?;
-    Ok(Decoded { object: value, api_version: join(&group, &version), noted })
+
+    fn of(api_version: &str, kind: &str, expected: &Expected<'_>) -> Result<Self, Failure> {
+        let (group, version) = split(api_version).map_err(Failure::Unrecognized)?;
+        let (group, version, kind) = with_defaults(group, version, kind, expected);
+        Ok(Self { group, version, kind })
+    }
+
+    fn misfit(&self, why: String) -> Failure {
+        Failure::Misfit { version: self.version.clone(), kind: self.kind.clone(), why }
+    }
+
+    /// The type of that kind.
+    fn find<'a>(&self, expected: &Expected<'a>) -> Result<&'a Type, Failure> {
+        let Gvk { group, version, kind } = self;
+        let same = kind == expected.kind && expected.also.contains(&join(group, version).as_str());
+        let (group, version) = if same { (expected.group, expected.version) } else { (&**group, &**version) };
+        let found = expected.facts.kind(group, version, kind);
+        found.ok_or_else(|| self.misfit(not_registered(group, version, kind, "pkg/api/legacyscheme/scheme.go:30")))
+    }
+
+    /// Makes the outcome, where the kind is the expected one.
+    fn outcome(self, expected: &Expected<'_>, object: Value, noted: Strictness) -> Result<Decoded, Failure> {
+        fits(expected, &self.group, &self.version, &self.kind).map_err(|why| self.misfit(why))?;
+        Ok(Decoded { object, api_version: join(&self.group, &self.version), noted })
+    }
+}
+
+fn decode_json(body: &[u8], expected: &Expected<'_>) -> Result<Decoded, Failure> {
+    let gvk = Gvk::read(body, expected)?;
+    let (object, noted) = json::decode(expected.facts, gvk.find(expected)?, body).map_err(|e| gvk.misfit(e.message))?;
+    gvk.outcome(expected, object, noted)
+}
+
+/// YAML becomes JSON first; what stands there twice in the YAML is noticed before anything else.
+fn decode_yaml(body: &[u8], expected: &Expected<'_>) -> Result<Decoded, Failure> {
+    let (value, mut noted) = yaml::parse(body).map_err(|e| Failure::Unrecognized(e.message))?;
+    let mut text = Vec::with_capacity(body.len());
+    json::encode_any(&value, &mut text);
+    let gvk = Gvk::read(&text, expected)?;
+    let (object, more) = json::decode(expected.facts, gvk.find(expected)?, &text).map_err(|e| gvk.misfit(e.message))?;
+    noted.problems.extend(more.problems);
+    gvk.outcome(expected, object, noted)
 }
 
 fn with_defaults(group: &str, version: &str, kind: &str, expected: &Expected<'_>) -> (String, String, String) {
@@ -234,16 +235,6 @@ fn with_defaults(group: &str, version: &str, kind: &str, expected: &Expected<'_>
         found => found,
     };
     (group.to_string(), version.to_string(), kind.to_string())
-}
-
-fn find_type<'a>(expected: &Expected<'a>, group: &str, version: &str, kind: &str) -> Result<&'a Type, Failure> {
-    let same = kind == expected.kind && expected.also.contains(&join(group, version).as_str());
-    let (group, version) = if same { (expected.group, expected.version) } else { (group, version) };
-    expected.facts.kind(group, version, kind).ok_or_else(|| Failure::Misfit {
-        version: version.to_string(),
-        kind: kind.to_string(),
-        why: not_registered(group, version, kind, "pkg/api/legacyscheme/scheme.go:30"),
-    })
 }
 
 /// What upstream says of a kind that its table of kinds does not have.
@@ -274,13 +265,9 @@ pub fn package(group: &str) -> &str {
 
 fn decode_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Decoded, Failure> {
     let unknown = proto::open(body).map_err(|e| Failure::Unrecognized(e.message))?;
-    let (group, version) = split(&unknown.api_version).map_err(Failure::Unrecognized)?;
-    let (group, version, kind) = with_defaults(group, version, &unknown.kind, expected);
-    let ty = find_type(expected, &group, &version, &kind)?;
-    let misfit = |why: String| Failure::Misfit { version: version.clone(), kind: kind.clone(), why };
-    let object = proto::decode(expected.facts, ty, unknown.raw).map_err(|e| misfit(e.message))?;
-    fits(expected, &group, &version, &kind).map_err(misfit)?;
-    Ok(Decoded { object, api_version: join(&group, &version), noted: Strictness::default() })
+    let gvk = Gvk::of(&unknown.api_version, &unknown.kind, expected)?;
+    let object = proto::decode(expected.facts, gvk.find(expected)?, unknown.raw).map_err(|e| gvk.misfit(e.message))?;
+    gvk.outcome(expected, object, Strictness::default())
 }
 
 /// Decodes the body of a delete: DeleteOptions of any group, unknown fields dropped.
@@ -288,41 +275,40 @@ fn decode_protobuf(body: &[u8], expected: &Expected<'_>) -> Result<Decoded, Fail
 /// # Errors
 /// 400 and 415 in upstream's words.
 pub fn delete_options(req: &Request, facts: &Facts) -> Result<Value, Status> {
-    let encoding = encoding(req)?;
-    let bad = |why: String| Status::bad_request(why);
-    let (value, protobuf) = match encoding {
-        Encoding::Json => {
-            let parsed = json::parse(&req.body)
-                .map_err(|e| bad(format!("couldn't get version/kind; json parse error: {}", e.message)))?;
-            (parsed.0, None)
-        }
-        Encoding::Yaml => (yaml::parse(&req.body).map_err(|e| bad(e.message))?.0, None),
-        Encoding::Protobuf => {
-            let unknown = proto::open(&req.body).map_err(|e| bad(e.message))?;
-            let head = Map::from_iter([
-                ("apiVersion".into(), unknown.api_version.clone().into()),
-                ("kind".into(), unknown.kind.clone().into()),
-            ]);
-            (head.into(), Some(unknown))
-        }
-    };
-    let (api_version, kind) = type_of(&value).map_err(bad)?;
-    let (group, version) = split(&api_version).map_err(bad)?;
-    if !matches!(kind.as_str(), "" | "DeleteOptions") {
-        let scheme = "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27";
-        return Err(bad(not_registered(group, version, &kind, scheme)));
-    }
+    let bad = |status: Status| Status::bad_request(status.message);
     let ty = facts
         .get("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| Status::internal("no facts about DeleteOptions"))?;
-    match protobuf {
-        Some(unknown) => proto::decode(facts, ty, unknown.raw).map_err(|e| bad(e.message)),
-        None => {
-            let mut value = if value.is_null() { Value::Object(Map::new()) } else { value };
-            json::normalize(facts, ty, &mut value, &mut Strictness::default()).map_err(|e| bad(e.message))?;
-            Ok(value)
+    match encoding(req)? {
+        Encoding::Json => read_options(facts, ty, &req.body),
+        Encoding::Yaml => {
+            let (value, _) = yaml::parse(&req.body).map_err(bad)?;
+            let mut text = Vec::new();
+            json::encode_any(&value, &mut text);
+            read_options(facts, ty, &text)
+        }
+        Encoding::Protobuf => {
+            let unknown = proto::open(&req.body).map_err(bad)?;
+            check_options_kind(&unknown.api_version, &unknown.kind)?;
+            proto::decode(facts, ty, unknown.raw).map_err(bad)
         }
     }
+}
+
+fn read_options(facts: &Facts, ty: &Type, body: &[u8]) -> Result<Value, Status> {
+    let bad = |status: Status| Status::bad_request(status.message);
+    let meta = json::type_meta(body).map_err(bad)?;
+    check_options_kind(&meta.api_version, &meta.kind)?;
+    json::decode(facts, ty, body).map(|(value, _)| value).map_err(bad)
+}
+
+fn check_options_kind(api_version: &str, kind: &str) -> Result<(), Status> {
+    let (group, version) = split(api_version).map_err(Status::bad_request)?;
+    if matches!(kind, "" | "DeleteOptions") {
+        return Ok(());
+    }
+    let scheme = "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27";
+    Err(Status::bad_request(not_registered(group, version, kind, scheme)))
 }
 
 /// Checks that the object's name is the path's.
@@ -354,12 +340,6 @@ mod tests {
             summary(b"{\"apiVersion\": \"a/b/c\", \"kind\": \"x\"}"),
             "{\"apiVersion\": \"a/b/c\", \"kind\" ..."
         );
-    }
-
-    #[test]
-    fn kinds_are_read_in_any_case_of_letters() {
-        let value = serde_json::json!({"APIVERSION": "v1", "KIND": "ConfigMap"});
-        assert_eq!(type_of(&value).unwrap(), ("v1".to_string(), "ConfigMap".to_string()));
     }
 
     #[test]

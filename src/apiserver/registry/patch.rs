@@ -172,11 +172,13 @@ impl Patcher<'_> {
         if let Some(why) = self.foreign(&mut patched, &mut noted) {
             return refuse(&shown, why);
         }
-        if let Err(e) = json::normalize(facts(self.w.row), self.target.ty, &mut patched, &mut noted) {
-            return refuse(&shown, e.message);
-        }
+        let (object, more) = match json::redecode(facts(self.w.row), self.target.ty, &patched) {
+            Ok(decoded) => decoded,
+            Err(e) => return refuse(&shown, e.message),
+        };
+        noted.problems.extend(more.problems);
         self.report(noted, || text(&shown))?;
-        Ok(patched)
+        Ok(object)
     }
 
     /// What upstream's decoder makes of an object whose type the patch has changed. Without a version it decodes the
@@ -197,13 +199,12 @@ impl Patcher<'_> {
         let Some(ty) = facts(self.w.row).kind(group, number, kind) else {
             return Some(not_registered(group, number, kind, "pkg/api/legacyscheme/scheme.go:30"));
         };
-        let mut other = patched.clone();
-        let decoded = json::normalize(facts(self.w.row), ty, &mut other, &mut Strictness::default());
+        let decoded = json::redecode(facts(self.w.row), ty, patched);
         let package = package(&self.target.internal_group);
         let wanted = &self.target.kind;
         Some(match decoded {
             Err(e) => e.message,
-            Ok(()) => format!("converting ({number}.{kind}) to ({package}.{wanted}): unknown conversion"),
+            Ok(_) => format!("converting ({number}.{kind}) to ({package}.{wanted}): unknown conversion"),
         })
     }
 
@@ -236,7 +237,7 @@ impl Patcher<'_> {
         };
         let mut patched = patch::strategic::apply(facts(self.w.row), self.target.ty, live, &patch)?;
         if let Err(e) = json::normalize(facts(self.w.row), self.target.ty, &mut patched, &mut noted) {
-            return Err(invalid_patch(go_map(&patch), unstructured_error(&e.message)));
+            return Err(invalid_patch(go_map(&patch), e.message));
         }
         self.report(noted, || go_map(&patch))?;
         Ok(patched)
@@ -301,25 +302,6 @@ fn json_patch_problems(patch: &Value, noted: Strictness) -> Strictness {
 fn invalid_patch(shown: String, why: String) -> Status {
     let errors = Errors(vec![Error::invalid(&Path::new("patch"), shown, why)]);
     Status::invalid(Of { group: "", name: "" }, "", errors)
-}
-
-/// The words of the converter that upstream uses after a strategic merge patch, for the failures of Go's JSON decoder.
-fn unstructured_error(why: &str) -> String {
-    let Some(rest) = why.strip_prefix("json: cannot unmarshal ") else { return why.to_string() };
-    let found = rest.split(' ').next().unwrap_or_default();
-    let target = rest.rsplit("of type ").next().unwrap_or_default();
-    let found = match found {
-        "array" => "slice",
-        "number" => "int64",
-        "object" => "map",
-        other => other,
-    };
-    match target {
-        t if t.starts_with("[]") => format!("cannot restore slice from {found}"),
-        t if t.starts_with("map[") => format!("cannot restore map from {found}"),
-        t if t.starts_with("v1.") || t.contains('.') => format!("cannot restore struct from: {found}"),
-        t => format!("cannot convert {found} to {t}"),
-    }
 }
 
 /// Go's `%+v` of a decoded JSON value.
