@@ -17,6 +17,7 @@ pub mod meta;
 pub mod patch;
 pub mod print;
 pub mod quantity;
+pub mod quota;
 pub mod resources;
 pub mod schema;
 pub mod selector;

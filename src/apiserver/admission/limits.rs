@@ -4,9 +4,9 @@ use api::Value;
 use api::quantity::Quantity;
 use api::status::Status;
 
-use super::resources::{Amounts, Side, amounts, of_container, of_pod};
 use super::{Operation, Plugin, Review};
 use crate::registry::object;
+use api::quota::amounts::{Amounts, Side, amounts, of_container, of_pod};
 
 /// The plugin.
 pub struct LimitRanger;

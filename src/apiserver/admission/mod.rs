@@ -8,7 +8,7 @@ mod limits;
 mod nodes;
 mod place;
 mod pods;
-mod resources;
+mod quota;
 mod storage;
 
 use std::sync::Arc;
@@ -230,6 +230,7 @@ fn plugins() -> Vec<Box<dyn Plugin>> {
         Box::new(certificates::CertificateSubjectRestriction),
         Box::new(ingress::DefaultIngressClass),
         Box::new(pods::PodTopologyLabels),
+        Box::new(quota::ResourceQuota::default()),
     ]
 }
 

@@ -7,9 +7,9 @@ use api::status::Status;
 use api::{Map, Value};
 use serde_json::json;
 
-use super::resources::amounts;
 use super::{Operation, Plugin, Review, items};
 use crate::registry::object;
+use api::quota::amounts::amounts;
 
 /// Turns a pod's priority class into its priority; there is one default class at most.
 pub struct Priority;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::Value;
-use api::quantity::Quantity;
+use crate::Value;
+use crate::quantity::Quantity;
 
-use crate::registry::object;
+use super::{at, list, text};
 
 /// Amounts by resource.
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -54,22 +54,22 @@ impl Side {
 
 /// What a container asks for.
 pub fn of_container(container: &Value, side: Side) -> Amounts {
-    amounts(object::at(container, &["resources", side.field()]))
+    amounts(at(container, &["resources", side.field()]))
 }
 
 fn restarts_always(container: &Value) -> bool {
-    object::text(container, &["restartPolicy"]) == "Always"
+    text(container, &["restartPolicy"]) == "Always"
 }
 
 /// What a pod asks for: its containers together with the sidecars, or what one of the init containers asks for beside
 /// the sidecars before it, whichever is more; then what is said of the pod as a whole. Overhead is not counted.
 pub fn of_pod(pod: &Value, side: Side) -> Amounts {
     let mut sum = Amounts::new();
-    for container in object::list(pod, &["spec", "containers"]) {
+    for container in list(pod, &["spec", "containers"]) {
         add(&mut sum, &of_container(container, side));
     }
     let (mut sidecars, mut init) = (Amounts::new(), Amounts::new());
-    for container in object::list(pod, &["spec", "initContainers"]) {
+    for container in list(pod, &["spec", "initContainers"]) {
         let mut own = of_container(container, side);
         if restarts_always(container) {
             add(&mut sum, &own);
@@ -81,7 +81,7 @@ pub fn of_pod(pod: &Value, side: Side) -> Amounts {
         }
     }
     raise(&mut sum, &init);
-    for (name, amount) in amounts(object::at(pod, &["spec", "resources", side.field()])) {
+    for (name, amount) in amounts(at(pod, &["spec", "resources", side.field()])) {
         if matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-") {
             sum.insert(name, amount);
         }
