@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::Value;
 use api::field::{Error, Errors, Kind as Fault, Path, quote};
-use api::patch::apply::{Writer, track_update};
+use api::patch::apply::{OneVersion, Reset, Tracker, Writer};
 use api::resources::Row;
 use api::status::{Of, Status};
 use http::StatusCode;
@@ -41,8 +41,8 @@ fn track(row: &Row, request: &Request, options: &Options, review: &mut Value) {
     let api_version = api::resources::api_version(&row.group, &request.info.version);
     let manager = write::manager(request, options);
     let now = object::time(object::now());
-    let writer = Writer { manager: &manager, api_version: &api_version, subresource: "", now: &now };
-    track_update(facts, ty, None, review, &writer, &[]);
+    let writer = Writer { manager: &manager, api_version: &api_version, kind: &row.kind, subresource: "", now: &now };
+    Tracker { facts, ty, versions: &OneVersion, writer, reset: Reset::default() }.track_update(None, review);
 }
 
 fn answer(server: &Server, row: &Row, user: &User, mut review: Value) -> Result<Value, Status> {
