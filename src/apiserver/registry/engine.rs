@@ -211,7 +211,7 @@ fn already_exists(w: &Write<'_>, object: &Value, there: Option<&KeyValue>) -> St
             format!("{of} \"{name}\" already exists, the server was not able to generate a unique name for the object");
         status = status.retry_after(1);
     }
-    if there.is_some_and(|kv| state::decode(w.api, kv).terminating()) {
+    if there.is_some_and(|kv| w.api.cache.decode(kv).entry.terminating()) {
         status.message = format!("object is being deleted: {}", status.message);
     }
     status

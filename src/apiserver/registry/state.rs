@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use api::Value;
 use api::status::Status;
-use store::cache::{Cached, Decode};
+use store::cache::Cached;
 use store::{KeyValue, Revision};
 
 use crate::Api;
-use crate::entry::{Decoder, Entry};
+use crate::entry::Entry;
 
 /// A state.
 pub struct State {
@@ -22,7 +22,7 @@ pub struct State {
 enum Found {
     Nothing,
     Cached(Arc<Cached<Entry>>),
-    Stored(Entry),
+    Stored(Arc<Cached<Entry>>),
 }
 
 impl State {
@@ -37,7 +37,7 @@ impl State {
     /// What the store gave.
     pub fn found(api: &Api, kv: Option<KeyValue>) -> Self {
         match kv {
-            Some(kv) => Self { revision: kv.mod_revision, fresh: true, found: Found::Stored(decode(api, &kv)) },
+            Some(kv) => Self { revision: kv.mod_revision, fresh: true, found: Found::Stored(api.cache.decode(&kv)) },
             None => Self { revision: 0, fresh: true, found: Found::Nothing },
         }
     }
@@ -50,12 +50,7 @@ impl State {
         match &self.found {
             Found::Nothing => Ok(None),
             Found::Cached(cached) => cached.entry.parse().map(Some),
-            Found::Stored(entry) => entry.parse().map(Some),
+            Found::Stored(stored) => stored.entry.parse().map(Some),
         }
     }
-}
-
-/// Makes an entry of a stored value, as the cache does.
-pub fn decode(api: &Api, kv: &KeyValue) -> Entry {
-    Decoder::new(&api.settings.etcd_prefix, api.resources.clone()).decode(kv)
 }
