@@ -346,7 +346,7 @@ impl Row {
         }
         let known = match field {
             "metadata.namespace" => self.scope == Scope::Namespaced,
-            _ => self.selectable.contains(&self.strategy.field_alias(field)),
+            _ => self.selectable.contains(&field) || self.selectable.contains(&self.strategy.field_alias(field)),
         };
         if known { Ok(self.strategy.field_alias(field)) } else { Err(self.strategy.unsupported_field(version, field)) }
     }

@@ -114,6 +114,12 @@ impl Entry {
         self.text(self.uid)
     }
 
+    /// The value of a label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        let (_, value) = self.labels.iter().find(|(k, _)| self.bytes(*k) == key.as_bytes())?;
+        Some(self.text(*value))
+    }
+
     /// All labels, in the order of the bytes.
     pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
         self.labels.iter().map(|(key, value)| (self.text(*key), self.text(*value)))
@@ -239,8 +245,7 @@ impl Entry {
 
 impl Labelled for Entry {
     fn label(&self, key: &str) -> Option<&str> {
-        let (_, value) = self.labels.iter().find(|(k, _)| self.bytes(*k) == key.as_bytes())?;
-        Some(self.text(*value))
+        Entry::label(self, key)
     }
 }
 
