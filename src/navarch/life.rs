@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::cluster::settings::Settings;
-use crate::cluster::{self, Context, Error, Layout, Result, down, kubeconfig, pki, up};
+use crate::cluster::{self, Context, Error, Layout, Result, down, kubeconfig, pki, snapshot, up};
 
 /// A Kubernetes 1.36 cluster in one binary.
 ///
@@ -29,6 +29,11 @@ enum Life {
         #[command(subcommand)]
         command: Certs,
     },
+    /// Tends etcd.
+    Etcd {
+        #[command(subcommand)]
+        command: Etcd,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -44,6 +49,23 @@ struct Place {
     /// Directory that holds all of the cluster's state.
     #[arg(long, default_value = "/var/lib/navarch")]
     dir: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum Etcd {
+    /// Saves and restores all that is stored.
+    Snapshot {
+        #[command(subcommand)]
+        command: Snapshot,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Snapshot {
+    /// Writes all that is stored into a file.
+    Save(snapshot::Args),
+    /// Brings back what a file holds; everything stored since is gone, and every client lists again.
+    Restore(snapshot::Args),
 }
 
 /// Runs a command of the cluster's life.
@@ -72,6 +94,8 @@ async fn run(command: Life) -> Result<()> {
         Life::Down(args) => down::run(args).await,
         Life::Certs { command: Certs::CheckExpiration(place) } => check_expiration(&place),
         Life::Certs { command: Certs::Renew(place) } => renew(&place),
+        Life::Etcd { command: Etcd::Snapshot { command: Snapshot::Save(args) } } => snapshot::save(args).await,
+        Life::Etcd { command: Etcd::Snapshot { command: Snapshot::Restore(args) } } => snapshot::restore(args).await,
     }
 }
 

@@ -23,6 +23,7 @@ pub mod ports;
 pub mod process;
 pub mod runtime;
 pub mod settings;
+pub mod snapshot;
 pub mod up;
 
 pub use layout::Layout;
