@@ -5,6 +5,7 @@ mod account;
 mod certificates;
 mod ingress;
 mod limits;
+mod noderestriction;
 mod nodes;
 mod place;
 mod pods;
@@ -220,6 +221,7 @@ fn plugins() -> Vec<Box<dyn Plugin>> {
         Box::new(place::NamespaceLifecycle::default()),
         Box::new(limits::LimitRanger),
         Box::new(account::ServiceAccount),
+        Box::new(noderestriction::NodeRestriction),
         Box::new(nodes::TaintNodesByCondition),
         Box::new(pods::Priority),
         Box::new(pods::DefaultTolerationSeconds),
@@ -227,6 +229,8 @@ fn plugins() -> Vec<Box<dyn Plugin>> {
         Box::new(storage::StorageObjectInUseProtection),
         Box::new(storage::PersistentVolumeClaimResize),
         Box::new(pods::RuntimeClass),
+        Box::new(certificates::CertificateApproval),
+        Box::new(certificates::CertificateSigning),
         Box::new(certificates::CertificateSubjectRestriction),
         Box::new(ingress::DefaultIngressClass),
         Box::new(pods::PodTopologyLabels),
