@@ -57,6 +57,9 @@ enum Target {
 async fn run(server: &Arc<Server>, row: &Arc<Row>, target: Target, request: &mut Request) -> Result<Answer, Status> {
     let api = &server.api;
     match target {
+        Target::Create if row.group.is_empty() && row.plural == "bindings" => {
+            subresources::binding::legacy(api, row, request).await
+        }
         Target::Create if !row.is_stored() => reviews::create(server, row, request).await,
         Target::Get | Target::List if !row.is_stored() => endpoints::component_statuses(server, row, request).await,
         Target::Get => registry::read::get(api, row, request).await,

@@ -175,16 +175,26 @@ fn referenced(pod: &Value) -> Option<&'static str> {
     if !object::list(pod, &["spec", "resourceClaims"]).is_empty() {
         return Some("resourceclaims");
     }
-    if projects("serviceAccountToken") {
-        return Some("serviceaccounts (via projected volumes)");
-    }
-    if projects("clusterTrustBundle") {
-        return Some("clustertrustbundles");
-    }
-    if has("persistentVolumeClaim") || has("ephemeral") {
-        return Some("persistentvolumeclaims");
-    }
-    None
+    volumes.iter().find_map(referenced_by_volume)
+}
+
+fn referenced_by_volume(volume: &Value) -> Option<&'static str> {
+    const KINDS: [(&str, &str); 4] = [
+        ("csi", "csidrivers (via CSI volumes)"),
+        ("glusterfs", "endpoints (via glusterFS volumes)"),
+        ("persistentVolumeClaim", "persistentvolumeclaims"),
+        ("ephemeral", "persistentvolumeclaims (via ephemeral volumes)"),
+    ];
+    const SOURCES: [(&str, &str); 3] = [
+        ("serviceAccountToken", "serviceaccounts (via projected volumes)"),
+        ("clusterTrustBundle", "clustertrustbundles"),
+        ("podCertificate", "podcertificates"),
+    ];
+    let found = |object: &Value, kinds: &[(&str, &'static str)]| {
+        kinds.iter().find(|(kind, _)| object::at(object, &[kind]).is_some()).map(|(_, what)| *what)
+    };
+    let sources = object::list(volume, &["projected", "sources"]).iter();
+    found(volume, &KINDS).or_else(|| sources.into_iter().find_map(|source| found(source, &SOURCES)))
 }
 
 fn check_pod_status(review: &Review<'_>, node: &str, new: &Value) -> Verdict {
