@@ -1,4 +1,19 @@
 //! What is particular to each kind: defaulting and validation, one file per area, as [`Strategy`] implementations that
-//! the table's rows point to.
+//! the table's rows point to. `docs/validation.md` says where each kind's rules live.
+//!
+//! Rules read decoded objects through [`view`] and add to a list of errors ([`rules`] holds those that many kinds
+//! share); nothing is copied into typed structures, so that a write costs no second decoding and rules that repeat can
+//! stand in tables.
 //!
 //! [`Strategy`]: crate::resources::Strategy
+
+pub mod claim;
+pub mod compute;
+pub mod diff;
+pub mod image;
+pub mod internal;
+pub mod ip;
+pub mod pod;
+pub mod rules;
+pub mod signer;
+pub mod view;

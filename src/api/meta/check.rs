@@ -1,11 +1,9 @@
 //! What is wrong with an object's metadata, in upstream's order and words (apimachinery `api/validation` and
 //! `apis/meta/v1/validation`).
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-
 use super::names::{self, Wrong};
+use crate::Value;
 use crate::field::{Error, Errors, Path, quote};
-use crate::{Map, Value};
 
 /// The text of every refusal to change a field.
 pub const IMMUTABLE: &str = "field is immutable";
@@ -66,6 +64,18 @@ pub fn validate(object: &Value, namespaced: bool, name_rule: NameRule<'_>) -> Er
     finalizers(&mut out, list(meta, "finalizers"), &path.child("finalizers"));
     managed_fields(&mut out, list(meta, "managedFields"), &path.child("managedFields"));
     out
+}
+
+/// Finalizers without a domain are those that Kubernetes itself knows; asked by the kinds that are compiled in.
+pub fn kube_finalizers(out: &mut Errors, object: &Value) {
+    let path = Path::new("metadata").child("finalizers");
+    let all = list(&object["metadata"], "finalizers").iter().map(|f| f.as_str().unwrap_or_default());
+    for (i, name) in all.enumerate() {
+        if !name.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&name) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            out.push(Error::invalid(&path.index(i), name, detail));
+        }
+    }
 }
 
 fn namespace(out: &mut Errors, meta: &Value, namespaced: bool, path: &Path) {
@@ -269,14 +279,13 @@ pub struct SelectorOptions {
     pub any_value: bool,
 }
 
-/// A label selector.
-pub fn selector(out: &mut Errors, selector: &LabelSelector, options: SelectorOptions, path: &Path) {
-    let pairs = selector.match_labels.iter().flatten().map(|(k, v)| (k.as_str(), v.as_str()));
-    labels(out, pairs, &path.child("matchLabels"));
-    for (i, term) in selector.match_expressions.iter().flatten().enumerate() {
+/// A label selector; null is none.
+pub fn selector(out: &mut Errors, selector: &Value, options: SelectorOptions, path: &Path) {
+    labels(out, map(selector, "matchLabels"), &path.child("matchLabels"));
+    for (i, term) in list(selector, "matchExpressions").iter().enumerate() {
         let path = path.child("matchExpressions").index(i);
-        let values = term.values.as_deref().unwrap_or_default();
-        match term.operator.as_str() {
+        let values = list(term, "values");
+        match text(term, "operator") {
             "In" | "NotIn" if values.is_empty() => {
                 let detail = "must be specified when `operator` is 'In' or 'NotIn'";
                 out.push(Error::required(&path.child("values"), detail));
@@ -288,27 +297,18 @@ pub fn selector(out: &mut Errors, selector: &LabelSelector, options: SelectorOpt
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => out.push(Error::invalid(&path.child("operator"), other, "not a valid selector operator")),
         }
-        label_key(out, &term.key, &path.child("key"));
+        label_key(out, text(term, "key"), &path.child("key"));
         if !options.any_value {
             for (i, value) in values.iter().enumerate() {
-                push_all(out, &path.child("values").index(i), value.as_str(), names::label_value(value));
+                let value = value.as_str().unwrap_or_default();
+                push_all(out, &path.child("values").index(i), value, names::label_value(value));
             }
         }
     }
 }
 
 /// True when a selector has a value that is no label value: what was stored so may stay so.
-pub fn selector_has_bad_value(selector: Option<&LabelSelector>) -> bool {
-    let terms = selector.and_then(|s| s.match_expressions.as_ref()).into_iter().flatten();
-    terms.flat_map(|t| t.values.iter().flatten()).any(|v| !names::label_value(v).is_empty())
-}
-
-/// The labels and annotations of a pod template's metadata or the like, under the path of that metadata.
-pub fn template(out: &mut Errors, meta: &Map, path: &Path) {
-    let pairs = |field: &str| {
-        let map = meta.get(field).and_then(Value::as_object).into_iter().flatten();
-        map.map(|(k, v)| (k.as_str(), v.as_str().unwrap_or_default()))
-    };
-    labels(out, pairs("labels"), &path.child("labels"));
-    annotations(out, pairs("annotations"), &path.child("annotations"));
+pub fn selector_has_bad_value(selector: &Value) -> bool {
+    let terms = list(selector, "matchExpressions").iter();
+    terms.flat_map(|term| list(term, "values")).any(|v| !names::label_value(v.as_str().unwrap_or_default()).is_empty())
 }

@@ -126,6 +126,19 @@ pub fn keep_system_fields(new: &mut Value, old: &Value) {
     }
 }
 
+/// Makes all metadata but managed fields what it was, as most updates of a status do.
+pub fn keep_all(new: &mut Value, old: &Value) {
+    const FIELDS: [&str; 7] =
+        ["deletionTimestamp", "generation", "selfLink", "labels", "annotations", "finalizers", "ownerReferences"];
+    let meta = of(new);
+    for field in FIELDS {
+        match old["metadata"].get(field).filter(|v| !v.is_null()) {
+            Some(value) => drop(meta.insert(field.into(), value.clone())),
+            None => drop(meta.remove(field)),
+        }
+    }
+}
+
 /// `metadata.generation` of a new object: 1 where it is kept, else what the client sent stays.
 pub fn first_generation(object: &mut Value) {
     of(object).insert("generation".into(), 1.into());

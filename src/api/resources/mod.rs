@@ -147,6 +147,11 @@ pub trait Strategy: Sync {
         true
     }
 
+    /// True when finalizers without a domain have to be Kubernetes' own, as with all kinds but those made at run time.
+    fn checks_finalizers(&self) -> bool {
+        true
+    }
+
     /// All that is wrong with a new object, in upstream's order and words; metadata has been checked before.
     fn validate_create(&self, _cx: &Context<'_>, _new: &Value) -> Errors {
         Errors::new()
@@ -297,6 +302,7 @@ impl Row {
         if self.strategy.checks_meta(false) {
             let rule = |name: &str, prefix: bool| self.strategy.validate_name(name, prefix);
             errors.extend(meta::validate(new, namespaced, &rule));
+            self.check_finalizers(&mut errors, new);
         }
         errors.extend(self.strategy.validate_create(cx, new));
         self.refuse(new, errors)?;
@@ -314,9 +320,16 @@ impl Row {
         errors.extend(meta::validate_update(new, old));
         if self.strategy.checks_meta(true) {
             errors.extend(meta::validate_update(new, old));
+            self.check_finalizers(&mut errors, new);
         }
         errors.extend(self.strategy.validate_update(cx, new, old));
         self.refuse(new, errors)
+    }
+
+    fn check_finalizers(&self, errors: &mut Errors, new: &Value) {
+        if self.strategy.checks_finalizers() {
+            meta::check::kube_finalizers(errors, new);
+        }
     }
 
     fn refuse(&self, object: &Value, errors: Errors) -> Result<(), Status> {

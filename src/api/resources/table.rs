@@ -5,6 +5,7 @@
 
 use super::build::{cluster, namespaced};
 use super::{Plain, Row};
+use crate::kinds::pod;
 
 const PROXY: &str = "create,delete,get,patch,update";
 const STREAM: &str = "create,get";
@@ -86,7 +87,7 @@ fn core() -> Vec<Row> {
             .short("pvc")
             .status(),
         cluster(G, "persistentvolumes", "PersistentVolume", &Plain).answers_deleted().short("pv").status(),
-        namespaced(G, "pods", "Pod", &Plain)
+        namespaced(G, "pods", "Pod", &pod::Pod)
             .answers_deleted()
             .short("po")
             .all()
@@ -111,7 +112,7 @@ fn core() -> Vec<Row> {
             .sub("proxy", PROXY, "PodProxyOptions")
             .own("resize", WRITE)
             .status(),
-        namespaced(G, "podtemplates", "PodTemplate", &Plain).answers_deleted(),
+        namespaced(G, "podtemplates", "PodTemplate", &pod::PodTemplate).answers_deleted(),
         namespaced(G, "replicationcontrollers", "ReplicationController", &Plain)
             .short("rc")
             .all()
