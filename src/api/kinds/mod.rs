@@ -17,3 +17,6 @@ pub mod pod;
 pub mod rules;
 pub mod signer;
 pub mod view;
+
+#[cfg(test)]
+mod golden;

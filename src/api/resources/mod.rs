@@ -336,7 +336,8 @@ impl Row {
         if errors.is_empty() {
             return Ok(());
         }
-        let of = crate::status::Of { group: &self.group, name: &self.kind };
+        // Upstream names the internal kind, which is that of the stored form.
+        let of = crate::status::Of { group: &self.stored_group, name: &self.kind };
         Err(Status::invalid(of, meta::text(object, "name"), errors))
     }
 

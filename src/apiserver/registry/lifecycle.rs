@@ -1,8 +1,7 @@
 //! What every write does to an object's metadata before it is stored, and the checks that every resource shares.
 
 use api::field::{Error, Errors, Path};
-use api::resources::Scope;
-use api::status::{Of, Status};
+use api::status::Status;
 use api::{Value, meta};
 
 use super::engine::Write;
@@ -66,10 +65,7 @@ pub fn before_create(w: &Write<'_>, object: &mut Value, now: i64) -> Result<(), 
         meta::first_generation(object);
     }
     strategy.prepare_create(&cx, object);
-    let namespaced = w.row.scope == Scope::Namespaced;
-    let mut errors = meta::validate(object, namespaced, &|name, prefix| strategy.validate_name(name, prefix));
-    errors.extend(strategy.validate_create(&cx, object));
-    refuse(w, object, errors)?;
+    w.row.check_create(&cx, object)?;
     strategy.warnings(&cx, object, None).into_iter().for_each(|text| w.warn(text));
     Ok(())
 }
@@ -85,35 +81,9 @@ pub fn before_update(w: &Write<'_>, new: &mut Value, old: &Value, now: i64) -> R
     if strategy.has_generation() && cx.subresource != "status" && strategy.changes_generation(new, old) {
         meta::next_generation(new, old);
     }
-    refuse(w, new, update_errors(w, new, old, now))?;
+    w.row.check_update(&cx, new, old)?;
     strategy.warnings(&cx, new, Some(old)).into_iter().for_each(|text| w.warn(text));
     Ok(())
-}
-
-/// All that is wrong with an update. Upstream's engine checks the metadata, and then nearly every kind checks it again:
-/// clients see each cause as often as it was found.
-fn update_errors(w: &Write<'_>, new: &Value, old: &Value, now: i64) -> Errors {
-    let strategy = w.row.strategy;
-    let metadata = || {
-        let namespaced = w.row.scope == Scope::Namespaced;
-        meta::validate(new, namespaced, &|name, prefix| strategy.validate_name(name, prefix))
-    };
-    let (whole, changes) = (metadata(), meta::validate_update(new, old));
-    let mut errors = Errors::new();
-    errors.extend(whole.clone());
-    errors.extend(changes.clone());
-    errors.extend(changes);
-    errors.extend(strategy.validate_update(&w.context(now), new, old));
-    errors.extend(whole);
-    errors
-}
-
-fn refuse(w: &Write<'_>, object: &Value, errors: Errors) -> Result<(), Status> {
-    if errors.is_empty() {
-        return Ok(());
-    }
-    let of = Of { group: &w.row.stored_group, name: &w.row.kind };
-    Err(Status::invalid(of, object::name(object), errors))
 }
 
 /// Checks the resourceVersion that an update names; one without gets the current one where the row allows that.
