@@ -88,8 +88,7 @@ impl Type {
         let mut numbered: Vec<u16> = sorted.iter().copied().filter(|&i| fields[i as usize].number > 0).collect();
         sorted.sort_by(|&a, &b| fields[a as usize].name.cmp(&fields[b as usize].name));
         self.always = (0..fields.len() as u16).filter(|&i| fields[i as usize].zero_is_written()).collect();
-        let path = |i: u16| fields[i as usize].inline.iter().copied().chain([fields[i as usize].number]);
-        numbered.sort_by(|&a, &b| path(a).cmp(path(b)));
+        numbered.sort_by(|&a, &b| fields[a as usize].numbers().cmp(fields[b as usize].numbers()));
         self.sorted = sorted.into();
         self.numbered = numbered.into();
     }
@@ -113,6 +112,18 @@ impl Type {
     /// The fields that protobuf knows, in the order of their numbers; those of an inlined message stand together.
     pub fn numbered(&self) -> impl Iterator<Item = &Field> {
         self.numbered.iter().map(|&i| &self.fields[i as usize])
+    }
+
+    /// The field at these protobuf numbers: those of the inlined messages on the way and its own.
+    pub fn numbered_field(&self, path: &[u32]) -> Option<&Field> {
+        let at =
+            self.numbered.binary_search_by(|&i| self.fields[i as usize].numbers().cmp(path.iter().copied())).ok()?;
+        Some(&self.fields[self.numbered[at] as usize])
+    }
+
+    /// True when protobuf holds an inlined message at these numbers.
+    pub fn has_inline(&self, path: &[u32]) -> bool {
+        self.numbered().any(|field| field.inline.starts_with(path))
     }
 
     /// The name without its package: `Pod`.
@@ -193,6 +204,10 @@ impl Field {
             go_type: Arc::default(),
             list_stated: false,
         }
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.inline.iter().copied().chain([self.number])
     }
 
     /// True when an absent value is written as its zero value: everything that Go's encoder does not leave out.
@@ -332,8 +347,21 @@ impl Facts {
         self.id(name).map(|id| self.at(id))
     }
 
-    /// The type of objects of that group, version and kind.
+    /// The type of objects of that group, version and kind. The options of requests and the events of watches are
+    /// known in every group and version.
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<&Type> {
+        const EVERYWHERE: [&str; 7] = [
+            "CreateOptions",
+            "DeleteOptions",
+            "GetOptions",
+            "ListOptions",
+            "PatchOptions",
+            "UpdateOptions",
+            "WatchEvent",
+        ];
+        if EVERYWHERE.contains(&kind) {
+            return self.get(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}"));
+        }
         let gvk = Gvk { group: group.into(), version: version.into(), kind: kind.into() };
         self.by_gvk(&gvk)
     }

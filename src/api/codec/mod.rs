@@ -4,3 +4,6 @@ pub mod json;
 pub mod leaf;
 pub mod proto;
 pub mod yaml;
+
+#[cfg(test)]
+mod roundtrip;

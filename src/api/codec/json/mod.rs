@@ -22,6 +22,7 @@ use crate::status::Status;
 
 pub use read::MAX_DEPTH;
 pub use untyped::{TypeMeta, prune};
+pub(crate) use zero::{fill as complete, is_omitted as leaves_out, zero as zero_value};
 
 /// What a decoder noticed beside the object: unknown and duplicate fields, in the words that upstream puts into
 /// warnings and strict errors (`unknown field "spec.foo"`, `duplicate field "metadata.name"`), in upstream's order.
@@ -29,6 +30,18 @@ pub use untyped::{TypeMeta, prune};
 pub struct Strictness {
     /// The texts.
     pub problems: Vec<String>,
+}
+
+impl Strictness {
+    /// The texts as warnings: YAML's one text, which holds all repeated keys, becomes one for each.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        const YAML: &str = "yaml: unmarshal errors:\n";
+        self.problems.iter().flat_map(|text| {
+            let lines = text.strip_prefix(YAML).map(|rest| rest.lines().map(str::trim));
+            let whole = lines.is_none().then_some(text.as_str());
+            lines.into_iter().flatten().chain(whole)
+        })
+    }
 }
 
 /// Parses JSON without a schema; duplicate keys take the last value and are noted with their path.
@@ -97,6 +110,11 @@ pub fn encode(facts: &Facts, ty: &Type, value: &Value, out: &mut Vec<u8>) {
 /// Writes a value without a schema: keys sorted, Go's escapes and numbers.
 pub fn encode_any(value: &Value, out: &mut Vec<u8>) {
     write::any(value, out);
+}
+
+/// Lays JSON out over lines with two spaces of indentation, as `?pretty=true` asks for; `json` is valid.
+pub fn indent(json: &[u8], out: &mut Vec<u8>) {
+    write::indent(json, out);
 }
 
 /// A value from JSON text that is known to be valid.

@@ -120,6 +120,61 @@ fn number(n: &serde_json::Number, out: &mut Vec<u8>) {
     }
 }
 
+pub(super) fn indent(json: &[u8], out: &mut Vec<u8>) {
+    let mut depth = 0;
+    let mut at = 0;
+    let line = |depth: usize, out: &mut Vec<u8>| {
+        out.push(b'\n');
+        out.extend(std::iter::repeat_n(b' ', 2 * depth));
+    };
+    while let Some(&b) = json.get(at) {
+        at += 1;
+        match b {
+            b'"' => {
+                let end = string_end(json, at);
+                out.extend_from_slice(&json[at - 1..end]);
+                at = end;
+            }
+            b' ' | b'\n' | b'\r' | b'\t' => {}
+            b'{' | b'[' => {
+                out.push(b);
+                let next = json[at..].iter().position(|b| !b.is_ascii_whitespace()).map_or(json.len(), |n| at + n);
+                if let Some(close @ (b'}' | b']')) = json.get(next) {
+                    out.push(*close);
+                    at = next + 1;
+                } else {
+                    depth += 1;
+                    line(depth, out);
+                }
+            }
+            b'}' | b']' => {
+                depth -= 1;
+                line(depth, out);
+                out.push(b);
+            }
+            b',' => {
+                out.push(b);
+                line(depth, out);
+            }
+            b':' => out.extend_from_slice(b": "),
+            other => out.push(other),
+        }
+    }
+}
+
+/// Where the string that began before `at` ends, its closing quote included.
+fn string_end(json: &[u8], mut at: usize) -> usize {
+    while let Some(&b) = json.get(at) {
+        at += 1;
+        match b {
+            b'"' => return at,
+            b'\\' => at += 1,
+            _ => {}
+        }
+    }
+    json.len()
+}
+
 /// A string with Go's escapes.
 pub(super) fn string(text: &str, out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";

@@ -4,7 +4,7 @@ use crate::schema::{Facts, Field, Shape, Type};
 use crate::{Map, Value};
 
 /// The zero value of a shape, as it is written.
-pub(super) fn zero(facts: &Facts, shape: &Shape) -> Value {
+pub(crate) fn zero(facts: &Facts, shape: &Shape) -> Value {
     match shape {
         Shape::String => Value::String(String::new()),
         Shape::Bool => Value::Bool(false),
@@ -26,7 +26,7 @@ pub(super) fn zero_field(facts: &Facts, field: &Field) -> Value {
 }
 
 /// Writes the zero values that must not be absent.
-pub(super) fn fill(facts: &Facts, ty: &Type, map: &mut Map) {
+pub(crate) fn fill(facts: &Facts, ty: &Type, map: &mut Map) {
     for field in ty.always_written() {
         if !map.contains_key(&*field.name) {
             map.insert(field.name.to_string(), zero_field(facts, field));
@@ -35,7 +35,7 @@ pub(super) fn fill(facts: &Facts, ty: &Type, map: &mut Map) {
 }
 
 /// True when a field is left out because of what it holds.
-pub(super) fn is_omitted(field: &Field, value: &Value) -> bool {
+pub(crate) fn is_omitted(field: &Field, value: &Value) -> bool {
     if field.pointer {
         return false;
     }
