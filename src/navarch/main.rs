@@ -17,8 +17,12 @@ use std::process::ExitCode;
 type Component = (&'static str, fn(Vec<OsString>) -> ExitCode);
 
 /// Every component. Each crate's `main` parses its own flags, which are upstream's.
-const COMPONENTS: &[Component] =
-    &[("kube-apiserver", apiserver::main), ("kube-proxy", proxy::main), ("dns", dns::main)];
+const COMPONENTS: &[Component] = &[
+    ("kube-apiserver", apiserver::main),
+    ("kube-scheduler", scheduler::main),
+    ("kube-proxy", proxy::main),
+    ("dns", dns::main),
+];
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
