@@ -1,1 +1,197 @@
-//! e2e
+//! Tests that drive stock kubectl against a running cluster, one file per area.
+//!
+//! ```text
+//!   tests.rs ─► one module per area ─► Cluster (started for the test, taken down with it) ─► kubectl, navarch
+//! ```
+//!
+//! Contract: every test has a cluster of its own in a directory of its own, on ports that the system chose, and leaves
+//! nothing behind, also when it fails. kubectl comes from the PATH; without it, or without etcd, a test says that it is
+//! skipped. Nothing sleeps where it can wait for what it wants to see.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long something may take to happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where the built programs are: beside the test, one folder up.
+pub fn program(name: &str) -> PathBuf {
+    let me = std::env::current_exe().expect("a test knows its own path");
+    let folder = me.parent().and_then(Path::parent).expect("tests are built two folders below the target");
+    folder.join(name)
+}
+
+/// True when a program is on the PATH.
+pub fn have(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}
+
+/// What a test needs and the machine lacks, said on standard output; `None` when all is there.
+pub fn missing(programs: &[&str]) -> Option<String> {
+    let lacking: Vec<&str> = programs.iter().copied().filter(|p| !have(p)).collect();
+    if lacking.is_empty() {
+        return None;
+    }
+    let text = format!("skipped: {} not on the PATH", lacking.join(", "));
+    println!("{text}");
+    Some(text)
+}
+
+/// A cluster of one test.
+pub struct Cluster {
+    dir: PathBuf,
+}
+
+/// What a command printed.
+#[derive(Debug, Clone)]
+pub struct Printed {
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+    /// It exited with 0.
+    pub ok: bool,
+}
+
+impl From<Output> for Printed {
+    fn from(output: Output) -> Self {
+        Self {
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            ok: output.status.success(),
+        }
+    }
+}
+
+fn fresh_dir() -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("navarch-e2e-{}-{number}", std::process::id()))
+}
+
+impl Cluster {
+    /// etcd and the API server as plain processes; `more` are further flags of `navarch up`.
+    pub fn control_plane(more: &[&str]) -> Self {
+        let cluster = Self { dir: fresh_dir() };
+        let mut args = vec!["up", "--control-plane-only"];
+        args.extend(more);
+        cluster.navarch(&args);
+        cluster
+    }
+
+    /// Runs `navarch` on this cluster's directory.
+    ///
+    /// # Panics
+    /// When it fails: with what it printed, and the ends of the logs.
+    pub fn navarch(&self, args: &[&str]) -> String {
+        let mut command = Command::new(program("navarch"));
+        let printed: Printed = command.args(args).arg("--dir").arg(&self.dir).output().expect("navarch runs").into();
+        assert!(printed.ok, "navarch {args:?}\n{}{}\n{}", printed.out, printed.err, self.logs());
+        printed.out
+    }
+
+    /// The cluster's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The ends of all logs.
+    pub fn logs(&self) -> String {
+        let mut text = String::new();
+        for entry in std::fs::read_dir(self.dir.join("log")).into_iter().flatten().flatten() {
+            let content = std::fs::read(entry.path()).unwrap_or_default();
+            let content = String::from_utf8_lossy(&content);
+            let lines: Vec<&str> = content.lines().collect();
+            let end = lines[lines.len().saturating_sub(15)..].join("\n");
+            text.push_str(&format!("== {}\n{end}\n", entry.path().display()));
+        }
+        text
+    }
+
+    /// kubectl, pointed at this cluster, not yet run.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new("kubectl");
+        command.args(args);
+        command.env("KUBECONFIG", self.dir.join("kubernetes/admin.conf"));
+        // Discovery is cached by address; another test's cluster may have had the same.
+        command.env("HOME", &self.dir).env("KUBECACHEDIR", self.dir.join("kubectl-cache"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs kubectl, whatever comes of it.
+    pub fn try_kubectl(&self, args: &[&str]) -> Printed {
+        self.command(args).output().expect("kubectl runs").into()
+    }
+
+    /// Runs kubectl and returns its output.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        let printed = self.try_kubectl(args);
+        assert!(printed.ok, "kubectl {args:?}\n{}{}\n{}", printed.out, printed.err, self.logs());
+        printed.out
+    }
+
+    /// Runs kubectl with text on its standard input.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn kubectl_with(&self, args: &[&str], input: &str) -> String {
+        use std::io::Write;
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl runs");
+        child.stdin.take().expect("stdin is piped").write_all(input.as_bytes()).expect("kubectl reads");
+        let printed: Printed = child.wait_with_output().expect("kubectl ends").into();
+        assert!(printed.ok, "kubectl {args:?}\n{}{}\n{}", printed.out, printed.err, self.logs());
+        printed.out
+    }
+
+    /// An object as JSON.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn object(&self, args: &[&str]) -> Value {
+        let mut all = vec!["get", "-o", "json"];
+        all.extend(args);
+        serde_json::from_str(&self.kubectl(&all)).expect("kubectl prints JSON")
+    }
+
+    /// Polls kubectl until its output satisfies a condition.
+    ///
+    /// # Panics
+    /// When it does not in time; with what it printed last.
+    pub fn until(&self, args: &[&str], holds: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let printed = self.try_kubectl(args);
+            if printed.ok && holds(&printed.out) {
+                return printed.out;
+            }
+            assert!(
+                Instant::now() < end,
+                "kubectl {args:?} never showed it\n{}{}\n{}",
+                printed.out,
+                printed.err,
+                self.logs()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let down = Command::new(program("navarch")).arg("down").arg("--dir").arg(&self.dir).output();
+        if !down.is_ok_and(|output| output.status.success()) {
+            eprintln!("{} could not be taken down", self.dir.display());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Areas, one module each.
+
+mod control_plane;
