@@ -4,3 +4,5 @@ pub mod apply;
 pub mod json;
 pub mod merge;
 pub mod strategic;
+#[cfg(test)]
+mod tests;

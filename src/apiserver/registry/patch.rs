@@ -140,7 +140,7 @@ impl Patcher<'_> {
         if self.strict() {
             noted = json::parse(self.body).map(|(patch, noted)| json_patch_problems(&patch, noted)).unwrap_or_default();
         }
-        let patched = patch::json::apply(live, self.body)?;
+        let patched = patch::json::apply(live, self.body, self.strict())?;
         self.accept(live, patched, noted)
     }
 
@@ -156,7 +156,7 @@ impl Patcher<'_> {
             other => return Err(bad(&format!("error decoding patch: {}", no_map(other)))),
         }
         let mut patched = live.clone();
-        patch::merge::apply(&mut patched, &patch);
+        patch::merge::apply(&mut patched, patch);
         self.accept(live, patched, noted)
     }
 
@@ -261,7 +261,15 @@ impl Patcher<'_> {
             },
             reset: self.reset,
         };
-        let merged = tracker.apply(live, &config, self.w.options.force.unwrap_or_default())?;
+        let mut merged = tracker.apply(live, &config, self.w.options.force.unwrap_or_default())?;
+        // What is merged is a tree as the configuration has it, not yet an object as the decoder leaves it.
+        json::normalize(facts, self.target.ty, &mut merged, &mut Strictness::default()).map_err(|e| {
+            let name = format!("{}/{}", self.w.namespace, self.w.name);
+            let (group, version) = self.target.api_version.split_once('/').unwrap_or(("", &self.target.api_version));
+            let gvk = format!("{group}/{version}, Kind={}", self.target.kind);
+            let why = unstructured_error(&e.message);
+            Status::new(500, "", format!("failed to convert new object ({name}; {gvk}) to proper version: {why}"))
+        })?;
         if self.strict() && !noted.problems.is_empty() {
             let why = noted.problems.join("\n");
             if self.w.options.validation == Validation::Strict {
