@@ -14,6 +14,7 @@ pub mod image;
 pub mod internal;
 pub mod ip;
 pub mod pod;
+pub mod rbac;
 pub mod rules;
 pub mod signer;
 pub mod view;

@@ -141,7 +141,7 @@ fn core() -> Vec<Row> {
 
 fn apiregistration() -> Vec<Row> {
     vec![
-        cluster("apiregistration.k8s.io", "apiservices", "APIService", &Plain)
+        cluster("apiregistration.k8s.io", "apiservices", "APIService", &crate::kinds::rbac::ApiService)
             .category("api-extensions")
             .storage("apiregistration.k8s.io/apiservices")
             .conditional()
@@ -264,10 +264,12 @@ fn policy() -> Vec<Row> {
 fn rbac() -> Vec<Row> {
     const G: &str = "rbac.authorization.k8s.io";
     vec![
-        cluster(G, "clusterrolebindings", "ClusterRoleBinding", &Plain).put_creates(),
-        cluster(G, "clusterroles", "ClusterRole", &Plain).put_creates(),
-        namespaced(G, "rolebindings", "RoleBinding", &Plain).put_creates(),
-        namespaced(G, "roles", "Role", &Plain).put_creates(),
+        cluster(G, "clusterrolebindings", "ClusterRoleBinding", &crate::kinds::rbac::Binding(super::Scope::Cluster))
+            .put_creates(),
+        cluster(G, "clusterroles", "ClusterRole", &crate::kinds::rbac::Role(super::Scope::Cluster)).put_creates(),
+        namespaced(G, "rolebindings", "RoleBinding", &crate::kinds::rbac::Binding(super::Scope::Namespaced))
+            .put_creates(),
+        namespaced(G, "roles", "Role", &crate::kinds::rbac::Role(super::Scope::Namespaced)).put_creates(),
     ]
 }
 
