@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -149,6 +150,8 @@ struct Shared<K> {
     /// Locked over each change of the store and the calls that tell of it, so that every handler sees every change once.
     handlers: Mutex<Vec<Handler<K>>>,
     synced: watch::Sender<bool>,
+    /// The highest resourceVersion seen in an event.
+    seen: AtomicU64,
 }
 
 struct Store<K> {
@@ -215,6 +218,10 @@ impl<K: kube::Resource> Store<K> {
     }
 }
 
+fn version(meta: &ObjectMeta) -> u64 {
+    meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
 fn same_version(a: &ObjectMeta, b: &ObjectMeta) -> bool {
     a.resource_version == b.resource_version && a.uid == b.uid
 }
@@ -225,11 +232,16 @@ impl<K> Shared<K> {
             store: RwLock::new(Store { objects: BTreeMap::new(), indexes: Vec::new() }),
             handlers: Mutex::new(Vec::new()),
             synced: watch::Sender::new(false),
+            seen: AtomicU64::new(0),
         }
     }
 }
 
 impl<K: kube::Resource> Shared<K> {
+    fn note(&self, object: &K) {
+        self.seen.fetch_max(version(object.meta()), Ordering::AcqRel);
+    }
+
     /// Changes the store and tells all handlers, in the order of the changes.
     fn commit(&self, change: impl FnOnce(&mut Store<K>) -> Vec<Change<K>>) {
         let handlers = self.handlers.lock();
@@ -256,11 +268,16 @@ impl<K: kube::Resource> Follower<K> {
             Event::InitApply(object) => self.fresh.push(trim(object)),
             Event::InitDone => {
                 let fresh = std::mem::take(&mut self.fresh);
+                fresh.iter().for_each(|object| self.shared.note(object));
                 self.shared.commit(|store| store.replace(fresh));
                 self.shared.synced.send_replace(true);
             }
-            Event::Apply(object) => self.shared.commit(|store| store.put(trim(object)).into_iter().collect()),
+            Event::Apply(object) => {
+                self.shared.note(&object);
+                self.shared.commit(|store| store.put(trim(object)).into_iter().collect());
+            }
             Event::Delete(object) => {
+                self.shared.note(&object);
                 let last = trim(object);
                 let key = Key::of(last.meta());
                 self.shared.commit(|store| store.remove(&key).map(|_| Change::Removed(last)).into_iter().collect());
@@ -294,8 +311,10 @@ impl<K: Object> Informer<K> {
 
     /// An informer without a watch that holds these objects, for tests.
     pub fn fixed(objects: impl IntoIterator<Item = K>) -> Self {
-        let shared = Arc::new(Shared::new());
-        shared.commit(|store| store.replace(objects.into_iter().map(Arc::new).collect()));
+        let shared = Arc::new(Shared::<K>::new());
+        let objects: Vec<Arc<K>> = objects.into_iter().map(Arc::new).collect();
+        objects.iter().for_each(|object| shared.note(object.as_ref()));
+        shared.commit(|store| store.replace(objects));
         shared.synced.send_replace(true);
         Self { shared, _stop: Arc::new(CancellationToken::new().drop_guard()) }
     }
@@ -336,6 +355,11 @@ impl<K: kube::Resource> Informer<K> {
     /// Whether the first list is here.
     pub fn has_synced(&self) -> bool {
         *self.shared.synced.borrow()
+    }
+
+    /// Whether a write that the server answered with this resourceVersion shows here, or is already history.
+    pub fn has_seen(&self, resource_version: &str) -> bool {
+        resource_version.parse().is_ok_and(|version: u64| self.shared.seen.load(Ordering::Acquire) >= version)
     }
 
     /// The object with this key.

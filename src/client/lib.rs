@@ -10,7 +10,9 @@
 //! lost or doubled changes nothing. Everything here is cheap to clone and stops with its `CancellationToken`.
 
 pub mod connect;
+pub mod discovery;
 pub mod events;
+pub mod gate;
 pub mod informer;
 pub mod leader;
 pub mod owner;

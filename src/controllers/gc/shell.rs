@@ -1,0 +1,361 @@
+//! The shell: follows the metadata of all resources, and acts on live objects.
+
+use super::classify::{self, Owner, Verdict, judge};
+use super::graph::{FOREGROUND, Graph, Id, Item, Misplaced, ORPHAN, Resource, Uid};
+use crate::context::{Context, Fault, Outcome};
+use client::discovery::{Discoverer, Discovery, Served};
+use client::events::EventKind;
+use client::informer::AnyInformer;
+use client::{Queue, Recorder, retry};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::Api;
+use kube::api::{DeleteParams, DynamicObject, PartialObjectMeta, Patch, PatchParams, Preconditions};
+use parking_lot::{Mutex, RwLock};
+use serde_json::Value;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks at what the server serves.
+const REDISCOVER: Duration = Duration::from_secs(30);
+/// Owners that are remembered as gone at most.
+const ABSENT: usize = 500;
+
+pub(crate) async fn run(context: Context) {
+    if !context.options.flags.switch("enable-garbage-collector") {
+        return;
+    }
+    // A moment for the other controllers to start their informers, whose watches are then shared.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let collector = Arc::new(Collector {
+        recorder: context.recorder("garbage-collector-controller"),
+        context: context.clone(),
+        discoverer: Discoverer::new(context.client.clone()),
+        graph: Mutex::default(),
+        queue: Queue::default(),
+        watched: Mutex::default(),
+        served: RwLock::default(),
+        absent: Mutex::default(),
+    });
+    if !collector.begin().await {
+        return;
+    }
+    let workers = context.options.workers("concurrent-gc-syncs");
+    let follow = collector.follow_discovery();
+    let work = context.serve(&collector.queue, workers, |item| collector.work(item));
+    futures::join!(follow, work);
+}
+
+/// A resource that is watched.
+struct Watched {
+    number: Resource,
+    informer: Arc<dyn AnyInformer>,
+}
+
+struct Collector {
+    context: Context,
+    recorder: Recorder,
+    discoverer: Discoverer,
+    graph: Mutex<Graph>,
+    queue: Queue<Item>,
+    /// By group and plural.
+    watched: Mutex<HashMap<(String, String), Watched>>,
+    served: RwLock<Catalogue>,
+    /// Owners that are known to be gone: namespace and reference.
+    absent: Mutex<HashSet<(String, String)>>,
+}
+
+/// What the server serves, by number and by discovery.
+#[derive(Default)]
+struct Catalogue {
+    by_number: HashMap<Resource, Served>,
+    discovery: Arc<Discovery>,
+}
+
+impl Collector {
+    /// Waits for the first complete view of the cluster. Whether there is one before the end.
+    async fn begin(self: &Arc<Self>) -> bool {
+        let stop = &self.context.stop;
+        loop {
+            match stop.run_until_cancelled(self.discoverer.get()).await {
+                None => return false,
+                Some(Ok(discovery)) => {
+                    self.watch(discovery);
+                    break;
+                }
+                Some(Err(error)) => tracing::warn!(%error, "can't discover what to collect"),
+            }
+            if stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_none() {
+                return false;
+            }
+        }
+        while !self.watched.lock().values().all(|watched| watched.informer.has_synced()) {
+            if stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(50))).await.is_none() {
+                return false;
+            }
+        }
+        for item in self.graph.lock().complete() {
+            self.queue.add(item);
+        }
+        true
+    }
+
+    async fn follow_discovery(self: &Arc<Self>) {
+        let stop = &self.context.stop;
+        while stop.run_until_cancelled(tokio::time::sleep(REDISCOVER)).await.is_some() {
+            match stop.run_until_cancelled(self.discoverer.get()).await {
+                None => return,
+                Some(Ok(discovery)) => self.watch(discovery),
+                Some(Err(error)) => tracing::warn!(%error, "can't discover what to collect"),
+            }
+        }
+    }
+
+    /// Watches what can be collected, and stops watching what is no longer served.
+    fn watch(self: &Arc<Self>, discovery: Arc<Discovery>) {
+        if Arc::ptr_eq(&discovery, &self.served.read().discovery) {
+            return;
+        }
+        let mut watched = self.watched.lock();
+        let collectable =
+            |served: &&Served| served.can(&["delete", "list", "watch"]) && served.resource.plural != "events";
+        let mut wanted = HashSet::new();
+        for served in discovery.resources.iter().filter(collectable) {
+            let name = (served.resource.group.clone(), served.resource.plural.clone());
+            wanted.insert(name.clone());
+            if !watched.contains_key(&name) {
+                watched.insert(name, self.watch_one(served));
+            }
+        }
+        let gone: Vec<_> = watched
+            .iter()
+            .filter(|(name, _)| !wanted.contains(*name) && !discovery.is_stale(&name.0))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            if let Some(old) = watched.remove(&name) {
+                self.context.informers.forget_metadata(&name.0, &name.1);
+                self.graph.lock().drop_resource(old.number);
+                self.served.write().by_number.remove(&old.number);
+            }
+        }
+        self.served.write().discovery = discovery;
+    }
+
+    fn watch_one(self: &Arc<Self>, served: &Served) -> Watched {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.served.write().by_number.insert(number, served.clone());
+        let informer = self.context.informers.metadata(&served.resource);
+        let collector = Arc::downgrade(self);
+        informer.on_metadata(Box::new(move |old, new| {
+            if let Some(collector) = collector.upgrade() {
+                collector.changed(number, old, new);
+            }
+        }));
+        Watched { number, informer }
+    }
+
+    fn changed(&self, resource: Resource, old: Option<&ObjectMeta>, new: Option<&ObjectMeta>) {
+        let wakes = self.graph.lock().apply(resource, old, new);
+        wakes.items.into_iter().for_each(|item| self.queue.add(item));
+        wakes.misplaced.iter().for_each(|misplaced| self.report(misplaced));
+    }
+
+    fn report(&self, misplaced: &Misplaced) {
+        let Misplaced { child, reference } = misplaced;
+        let Some(served) = self.served_as(child.resource) else { return };
+        let uid = self.informer_uid(child);
+        let about = ObjectReference {
+            api_version: Some(served.resource.api_version.clone()),
+            kind: Some(served.resource.kind.clone()),
+            namespace: Some(child.key.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            name: Some(child.key.name.clone()),
+            uid,
+            ..Default::default()
+        };
+        let namespace = &child.key.namespace;
+        let message = format!(
+            "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
+            reference.api_version, reference.kind, reference.name, reference.uid
+        );
+        self.recorder.record(&about, EventKind::Warning, "OwnerRefInvalidNamespace", message);
+    }
+
+    fn informer_uid(&self, id: &Id) -> Option<String> {
+        let served = self.served_as(id.resource)?;
+        let name = (served.resource.group, served.resource.plural);
+        let informer = self.watched.try_lock()?.get(&name)?.informer.clone();
+        informer.metadata(&id.key)?.uid
+    }
+
+    fn served_as(&self, resource: Resource) -> Option<Served> {
+        self.served.read().by_number.get(&resource).cloned()
+    }
+
+    async fn work(&self, item: Item) -> Outcome {
+        match item {
+            Item::Check(id) if self.graph.lock().is_waiting(id.uid) => self.foreground(&id).await,
+            Item::Check(id) => self.check(&id).await,
+            Item::Foreground(id) => self.foreground(&id).await,
+            Item::Orphan(id) => self.orphan(&id).await,
+        }?;
+        Ok(None)
+    }
+
+    /// The live metadata of an object; nothing when it is gone, or another one has its name.
+    async fn live(&self, id: &Id) -> Result<Option<(Served, ObjectMeta)>, Fault> {
+        let Some(served) = self.served_as(id.resource) else { return Ok(None) };
+        let found = self.metadata_api(&served, &id.key.namespace).get_opt(&id.key.name).await?;
+        let found = found.map(|object| object.metadata).filter(|meta| Uid::of_meta(meta) == id.uid);
+        Ok(found.map(|meta| (served, meta)))
+    }
+
+    fn metadata_api(&self, served: &Served, namespace: &str) -> Api<PartialObjectMeta<DynamicObject>> {
+        scoped(self.context.client.clone(), served, namespace)
+    }
+
+    async fn check(&self, id: &Id) -> Result<(), Fault> {
+        let Some((served, meta)) = self.live(id).await? else { return Ok(()) };
+        if meta.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let mut owners = Vec::new();
+        for reference in meta.owner_references.iter().flatten() {
+            match self.owner_state(&id.key.namespace, reference).await? {
+                Some(state) => owners.push(state),
+                None => {
+                    // A cluster-scoped object can't have a namespaced owner; nobody can say which one is meant.
+                    tracing::debug!(object = %id.key, owner = reference.name, "owner of a cluster-scoped object is namespaced");
+                    return Ok(());
+                }
+            }
+        }
+        let (has_dependents, dependents_wait) = {
+            let graph = self.graph.lock();
+            let dependents = graph.dependents_of(id.uid);
+            (!dependents.is_empty(), dependents.iter().any(|dependent| graph.is_waiting(dependent.uid)))
+        };
+        match judge(&meta, &owners, has_dependents, dependents_wait) {
+            Verdict::Keep => Ok(()),
+            Verdict::Unlink(patch) => self.patch(&served, id, patch).await,
+            Verdict::Unblock(patch) => {
+                self.patch(&served, id, patch).await?;
+                // Read again: the patch has changed the version.
+                let Some((served, meta)) = self.live(id).await? else { return Ok(()) };
+                self.delete(&served, id, &meta, kube::api::PropagationPolicy::Foreground).await
+            }
+            Verdict::Delete(policy) => self.delete(&served, id, &meta, policy).await,
+        }
+    }
+
+    /// What became of an owner; nothing when the reference can't be followed from this namespace.
+    async fn owner_state(&self, namespace: &str, reference: &OwnerReference) -> Result<Option<Owner>, Fault> {
+        let group = reference.api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        let discovery = self.served.read().discovery.clone();
+        let Some(served) = discovery.of_kind(group, &reference.kind) else {
+            let kind = &reference.kind;
+            return Err(Fault::Unusable(format!("unable to get REST mapping for {}/{kind}.", reference.api_version)));
+        };
+        if served.namespaced && namespace.is_empty() {
+            return Ok(None);
+        }
+        let namespace = if served.namespaced { namespace } else { "" };
+        let known = (namespace.to_owned(), format!("{group}/{}/{}/{}", reference.kind, reference.name, reference.uid));
+        if self.absent.lock().contains(&known) {
+            return Ok(Some(Owner::Dangling));
+        }
+        let owner = self.metadata_api(served, namespace).get_opt(&reference.name).await?.map(|object| object.metadata);
+        let Some(owner) = owner.filter(|owner| owner.uid.as_deref() == Some(reference.uid.as_str())) else {
+            let mut absent = self.absent.lock();
+            if absent.len() >= ABSENT {
+                absent.clear();
+            }
+            absent.insert(known);
+            return Ok(Some(Owner::Dangling));
+        };
+        let waits = owner.deletion_timestamp.is_some()
+            && owner.finalizers.iter().flatten().any(|finalizer| finalizer == FOREGROUND);
+        Ok(Some(if waits { Owner::Waiting } else { Owner::Solid }))
+    }
+
+    async fn patch(&self, served: &Served, id: &Id, patch: Value) -> Result<(), Fault> {
+        let api = self.metadata_api(served, &id.key.namespace);
+        let done = api.patch(&id.key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        retry::ignore_not_found(done)?;
+        Ok(())
+    }
+
+    async fn delete(
+        &self, served: &Served, id: &Id, meta: &ObjectMeta, policy: kube::api::PropagationPolicy,
+    ) -> Result<(), Fault> {
+        let api: Api<DynamicObject> = scoped(self.context.client.clone(), served, &id.key.namespace);
+        let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: meta.resource_version.clone() };
+        let params = DeleteParams {
+            propagation_policy: Some(policy),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        retry::ignore_not_found(api.delete(&id.key.name, &params).await)?;
+        Ok(())
+    }
+
+    /// Lets an owner go once nothing that blocks it is left.
+    async fn foreground(&self, id: &Id) -> Result<(), Fault> {
+        let (blocking, waiting): (Vec<Id>, HashSet<Uid>) = {
+            let graph = self.graph.lock();
+            let blocking = graph.blocking(id.uid);
+            let waiting = blocking.iter().map(|id| id.uid).filter(|uid| graph.is_waiting(*uid)).collect();
+            (blocking, waiting)
+        };
+        if !blocking.is_empty() {
+            for dependent in blocking.into_iter().filter(|dependent| !waiting.contains(&dependent.uid)) {
+                self.queue.add(Item::Check(dependent));
+            }
+            return Ok(());
+        }
+        self.remove_finalizer(id, FOREGROUND).await
+    }
+
+    async fn remove_finalizer(&self, id: &Id, finalizer: &str) -> Result<(), Fault> {
+        let Some((served, meta)) = self.live(id).await? else { return Ok(()) };
+        match classify::without_finalizer(&meta, finalizer) {
+            Some(patch) => self.patch(&served, id, patch).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a dying owner off its dependents, then lets it go.
+    async fn orphan(&self, id: &Id) -> Result<(), Fault> {
+        let Some((_, meta)) = self.live(id).await? else { return Ok(()) };
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|known| known == finalizer);
+        if meta.deletion_timestamp.is_none() || !has(ORPHAN) {
+            return Ok(());
+        }
+        let uid = meta.uid.unwrap_or_default();
+        let dependents = self.graph.lock().dependents_of(id.uid);
+        let strips = dependents.iter().map(|dependent| self.strip(dependent, &uid));
+        let faults = futures::future::join_all(strips).await.into_iter().filter_map(Result::err).collect();
+        Fault::all(faults)?;
+        self.remove_finalizer(id, ORPHAN).await
+    }
+
+    async fn strip(&self, dependent: &Id, owner: &str) -> Result<(), Fault> {
+        let Some((served, meta)) = self.live(dependent).await? else { return Ok(()) };
+        match classify::without_owner(&meta, owner) {
+            Some(patch) => self.patch(&served, dependent, patch).await,
+            None => Ok(()),
+        }
+    }
+}
+
+fn scoped<K>(client: kube::Client, served: &Served, namespace: &str) -> Api<K>
+where
+    K: kube::Resource<DynamicType = kube::api::ApiResource, Scope = kube::core::DynamicResourceScope>,
+{
+    match namespace {
+        "" => Api::all_with(client, &served.resource),
+        namespace => Api::namespaced_with(client, namespace, &served.resource),
+    }
+}

@@ -1,0 +1,104 @@
+//! THE TABLE of controllers: name, account, older names, whether it runs by default, and what starts it.
+
+use crate::context::Context;
+use futures::future::BoxFuture;
+
+/// One controller.
+pub struct Row {
+    /// Upstream's name.
+    pub name: &'static str,
+    /// The service account in kube-system that it acts as.
+    pub account: &'static str,
+    /// Names it had before.
+    pub aliases: &'static [&'static str],
+    /// Whether `*` means it.
+    pub default: bool,
+    /// Runs it until the context's end.
+    pub start: fn(Context) -> BoxFuture<'static, ()>,
+}
+
+macro_rules! row {
+    ($name:literal, $account:literal, [$($alias:literal),*], $run:path) => {
+        Row { name: $name, account: $account, aliases: &[$($alias),*], default: true, start: |context| Box::pin($run(context)) }
+    };
+    ($name:literal, $account:literal, [$($alias:literal),*], $run:path, off) => {
+        Row { name: $name, account: $account, aliases: &[$($alias),*], default: false, start: |context| Box::pin($run(context)) }
+    };
+}
+
+/// Every controller, in the order of their start.
+pub const TABLE: &[Row] = &[
+    row!("namespace-controller", "namespace-controller", ["namespace"], crate::namespace::run),
+    row!("serviceaccount-controller", "service-account-controller", ["serviceaccount"], crate::serviceaccount::run),
+    row!(
+        "root-ca-certificate-publisher-controller",
+        "root-ca-cert-publisher",
+        ["root-ca-cert-publisher"],
+        crate::rootca::run
+    ),
+    row!("endpoints-controller", "endpoint-controller", ["endpoint"], crate::network::run_endpoints),
+    row!("endpointslice-controller", "endpointslice-controller", ["endpointslice"], crate::network::run_slices),
+    row!(
+        "endpointslice-mirroring-controller",
+        "endpointslicemirroring-controller",
+        ["endpointslicemirroring"],
+        crate::network::run_mirroring
+    ),
+    row!("deployment-controller", "deployment-controller", ["deployment"], crate::deployment::run),
+    row!("replicaset-controller", "replicaset-controller", ["replicaset"], crate::replicaset::run),
+    row!(
+        "replicationcontroller-controller",
+        "replication-controller",
+        ["replicationcontroller"],
+        crate::replicaset::run_replication_controllers
+    ),
+    row!("garbage-collector-controller", "generic-garbage-collector", ["garbagecollector"], crate::gc::run),
+];
+
+/// The controller of this name, old or new.
+pub fn find(name: &str) -> Option<&'static Row> {
+    TABLE.iter().find(|row| row.name == name || row.aliases.contains(&name))
+}
+
+/// Whether a controller runs, by the value of `--controllers`.
+pub fn enabled(row: &Row, controllers: &[String]) -> bool {
+    let is = |entry: &str| entry == row.name || row.aliases.contains(&entry);
+    for entry in controllers {
+        if is(entry) {
+            return true;
+        }
+        if entry.strip_prefix('-').is_some_and(is) {
+            return false;
+        }
+    }
+    row.default && controllers.iter().any(|entry| entry == "*")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = TABLE.iter().flat_map(|row| row.aliases.iter().chain([&row.name])).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn the_list_of_controllers_reads_as_upstreams() {
+        let on = find("replicaset-controller").unwrap();
+        let off = Row { default: false, ..*on };
+        let enabled = |row: &Row, list: &[&str]| {
+            super::enabled(row, &list.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>())
+        };
+        assert!(enabled(on, &["*"]));
+        assert!(!enabled(&off, &["*"]));
+        assert!(enabled(&off, &["*", "replicaset"]));
+        assert!(!enabled(on, &["*", "-replicaset-controller"]));
+        assert!(!enabled(on, &["namespace-controller"]));
+        assert!(enabled(on, &["replicaset-controller"]));
+    }
+}
