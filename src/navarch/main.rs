@@ -19,6 +19,7 @@ type Component = (&'static str, fn(Vec<OsString>) -> ExitCode);
 /// Every component. Each crate's `main` parses its own flags, which are upstream's.
 const COMPONENTS: &[Component] = &[
     ("kube-apiserver", apiserver::main),
+    ("kube-controller-manager", controllers::main),
     ("kube-scheduler", scheduler::main),
     ("kube-proxy", proxy::main),
     ("dns", dns::main),
