@@ -2,6 +2,7 @@
 //!
 //! Members of `system:masters` may do everything, whatever the modes say.
 
+pub mod escalation;
 pub mod node;
 pub mod rbac;
 

@@ -311,11 +311,28 @@ fn check_uid(w: &Write<'_>, key: &str, uid: &str, live: &Value) -> Result<(), St
 }
 
 async fn create_on_update(w: &Write<'_>, mut new: Value, now: i64) -> Result<Outcome, Status> {
+    may_create(w)?;
     lifecycle::init(&mut new, now);
     let mut undo = hooks::of(w.row).begin_create(w, &mut new).await?;
     let result = create_absent(w, new, now).await;
     undo.finish(w.api, matches!(result, Ok(Outcome::Done(_))) && !w.options.dry_run).await;
     result
+}
+
+/// An update or an apply that creates needs the right to create.
+fn may_create(w: &Write<'_>) -> Result<(), Status> {
+    let asked = crate::authz::Attributes {
+        verb: "create",
+        is_resource: true,
+        namespace: w.namespace,
+        group: &w.row.group,
+        version: w.version,
+        resource: &w.row.plural,
+        subresource: w.subresource,
+        name: w.name,
+        ..Default::default()
+    };
+    w.api.authorizer.check(w.user, &asked)
 }
 
 async fn create_absent(w: &Write<'_>, mut new: Value, now: i64) -> Result<Outcome, Status> {

@@ -75,16 +75,18 @@ impl Undo {
     }
 }
 
-struct None_;
+struct Nothing;
 
 #[async_trait]
-impl Hooks for None_ {}
+impl Hooks for Nothing {}
 
 /// The hooks of a resource.
 pub fn of(row: &Row) -> &'static dyn Hooks {
     match (&*row.group, &*row.plural) {
         ("", "namespaces") => &super::namespaces::Namespaces,
         ("", "services") => &crate::allocation::ServiceHooks,
-        _ => &None_,
+        ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &crate::authz::escalation::Roles,
+        ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &crate::authz::escalation::Bindings,
+        _ => &Nothing,
     }
 }
