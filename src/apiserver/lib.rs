@@ -36,6 +36,8 @@ pub mod run;
 pub mod server;
 pub mod streams;
 pub mod subresources;
+#[cfg(test)]
+mod testing;
 
 use std::sync::Arc;
 

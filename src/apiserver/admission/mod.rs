@@ -10,6 +10,7 @@ mod nodes;
 mod place;
 mod pods;
 mod quota;
+mod security;
 mod storage;
 
 use std::sync::Arc;
@@ -223,6 +224,7 @@ fn plugins() -> Vec<Box<dyn Plugin>> {
         Box::new(account::ServiceAccount),
         Box::new(noderestriction::NodeRestriction),
         Box::new(nodes::TaintNodesByCondition),
+        Box::new(security::PodSecurity),
         Box::new(pods::Priority),
         Box::new(pods::DefaultTolerationSeconds),
         Box::new(storage::DefaultStorageClass),

@@ -86,7 +86,10 @@ pub fn failure(error: store::Error, row: &Row, name: &str, verb: &str) -> Status
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod threads {
     use super::*;
     use crate::Api;
     use crate::request::Request;
