@@ -267,7 +267,7 @@ impl Patcher<'_> {
             let name = format!("{}/{}", self.w.namespace, self.w.name);
             let (group, version) = self.target.api_version.split_once('/').unwrap_or(("", &self.target.api_version));
             let gvk = format!("{group}/{version}, Kind={}", self.target.kind);
-            let why = unstructured_error(&e.message);
+            let why = &e.message;
             Status::new(500, "", format!("failed to convert new object ({name}; {gvk}) to proper version: {why}"))
         })?;
         if self.strict() && !noted.problems.is_empty() {

@@ -172,7 +172,8 @@ fn app_armor(pod: &Value, _version: u32) -> Option<Broken> {
     let of_pod = bad(pod_security(pod, &["appArmorProfile"]));
     let in_containers = |c: &Value| bad(security(c, &["appArmorProfile"]));
     let bad_containers = which(pod, |c| in_containers(c).is_some());
-    let values: BTreeSet<String> = of_pod.clone().into_iter().chain(containers(pod).filter_map(in_containers)).collect();
+    let values: BTreeSet<String> =
+        of_pod.clone().into_iter().chain(containers(pod).filter_map(in_containers)).collect();
     let mut values: Vec<String> = values.into_iter().collect();
     let annotations = object::meta(pod, "annotations").and_then(Value::as_object).into_iter().flatten();
     let forbidden: Vec<String> = annotations
@@ -280,11 +281,17 @@ fn host_ports(pod: &Value, _version: u32) -> Option<Broken> {
 }
 
 fn host_probes(pod: &Value, _version: u32) -> Option<Broken> {
-    const HANDLERS: [&[&str]; 5] =
-        [&["livenessProbe"], &["readinessProbe"], &["startupProbe"], &["lifecycle", "postStart"], &["lifecycle", "preStop"]];
+    const HANDLERS: [&[&str]; 5] = [
+        &["livenessProbe"],
+        &["readinessProbe"],
+        &["startupProbe"],
+        &["lifecycle", "postStart"],
+        &["lifecycle", "preStop"],
+    ];
     let hosts = |c: &Value| {
         let handlers = HANDLERS.iter().filter_map(|path| object::at(c, path));
-        let hosts = handlers.flat_map(|h| ["httpGet", "tcpSocket"].map(|kind| object::text(h, &[kind, "host"]).to_string()));
+        let hosts =
+            handlers.flat_map(|h| ["httpGet", "tcpSocket"].map(|kind| object::text(h, &[kind, "host"]).to_string()));
         hosts.filter(|host| !host.is_empty()).collect::<Vec<_>>()
     };
     let bad: BTreeSet<String> = which(pod, |c| !hosts(c).is_empty()).into_iter().collect();

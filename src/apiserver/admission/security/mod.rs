@@ -263,7 +263,10 @@ mod tests {
         let namespace = |labels: Value| json!({"metadata": {"labels": labels}});
         let (policy, errors) = Policy::of(&namespace(json!({label_name("enforce"): "baseline"})));
         assert!(errors.is_empty());
-        assert_eq!((policy.enforce.to_string(), policy.warn.to_string()), ("baseline:latest".into(), "baseline:latest".into()));
+        assert_eq!(
+            (policy.enforce.to_string(), policy.warn.to_string()),
+            ("baseline:latest".into(), "baseline:latest".into())
+        );
         let labels = json!({label_name("enforce"): "bad", label_name("enforce-version"): "v1.x"});
         let (policy, errors) = Policy::of(&namespace(labels));
         assert_eq!(policy.enforce.level, Level::Restricted);
