@@ -1,6 +1,6 @@
 //! A request after the chain: who asks for what. Handlers take a [`Request`] and give an [`Answer`].
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -79,6 +79,9 @@ impl Request {
     }
 }
 
+/// Pieces of a body are joined up to this many bytes.
+const WRITE: usize = 32 * 1024;
+
 /// An answer on its way out.
 pub type Answer = http::Response<Body>;
 
@@ -103,6 +106,23 @@ impl From<Bytes> for Body {
 }
 
 impl Body {
+    /// The next piece to write: small ones are joined, since each write costs more than a copy.
+    fn next_piece(pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
+        let first = pieces.pop_front()?;
+        let fits = |length: usize, next: Option<&Bytes>| next.is_some_and(|next| length + next.len() <= WRITE);
+        if !fits(first.len(), pieces.front()) {
+            return Some(first);
+        }
+        let mut joined = BytesMut::with_capacity(WRITE);
+        joined.extend_from_slice(&first);
+        while fits(joined.len(), pieces.front())
+            && let Some(next) = pieces.pop_front()
+        {
+            joined.extend_from_slice(&next);
+        }
+        Some(joined.freeze())
+    }
+
     /// No body.
     pub fn empty() -> Self {
         Body::Pieces(VecDeque::new())
@@ -117,7 +137,7 @@ impl http_body::Body for Body {
         self: Pin<&mut Self>, cx: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Bytes>, std::io::Error>>> {
         match self.get_mut() {
-            Body::Pieces(pieces) => Poll::Ready(pieces.pop_front().map(|b| Ok(http_body::Frame::data(b)))),
+            Body::Pieces(pieces) => Poll::Ready(Self::next_piece(pieces).map(|b| Ok(http_body::Frame::data(b)))),
             Body::Stream(stream) => stream.as_mut().poll_next(cx).map(|o| o.map(|r| r.map(http_body::Frame::data))),
         }
     }

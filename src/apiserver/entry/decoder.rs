@@ -150,6 +150,11 @@ impl Kind {
     }
 }
 
+/// True when objects of the row can be found by that field without looking at all of them.
+pub(crate) fn is_indexed(row: &Row, field: &str) -> bool {
+    INDEXED.iter().any(|(storage, fields)| *storage == row.storage && fields.contains(&field))
+}
+
 /// True for kinds that upstream has in Go, false for custom resources.
 pub(crate) fn is_typed(row: &Row) -> bool {
     row.versions.iter().any(|version| facts(row).get(&version.schema).is_some_and(|ty| !ty.custom))

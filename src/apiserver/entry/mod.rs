@@ -28,6 +28,7 @@ use bytes::Bytes;
 use store::Revision;
 
 pub use decoder::Decoder;
+pub(crate) use decoder::{is_indexed, is_typed};
 use forms::Forms;
 
 /// Bytes before an object's members: what separates it from the item before it in a list, and its brace.

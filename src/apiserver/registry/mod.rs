@@ -5,17 +5,22 @@
 
 pub mod delete;
 pub mod engine;
+mod frame;
 pub mod hooks;
 pub mod input;
 pub mod internal;
 pub(crate) mod lifecycle;
+pub mod list_options;
 mod namespaces;
 pub mod object;
 pub mod options;
 pub mod output;
 pub mod patch;
 pub mod read;
+#[cfg(test)]
+mod read_tests;
 mod state;
+mod token;
 pub mod watch;
 pub mod write;
 

@@ -120,6 +120,11 @@ pub struct Snapshot<E> {
 }
 
 impl<E> Snapshot<E> {
+    /// A state that was read elsewhere, without an index.
+    pub fn of(revision: Revision, entries: Entries<E>) -> Self {
+        Self { revision, entries, indexes: Vec::new() }
+    }
+
     /// Entries whose indexed field has this value, in key order; `None` when that field is not indexed here.
     pub fn by_field(&self, field: &str, value: &str) -> Option<Entries<E>> {
         let (_, index) = self.indexes.iter().find(|(name, _)| *name == field)?;
