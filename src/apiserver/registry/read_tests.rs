@@ -13,7 +13,7 @@ use store::Expect;
 use super::{read, watch};
 use crate::Api;
 use crate::request::{Answer, Body};
-use crate::testing::{api, body, put, request};
+use crate::testing::{body, empty as api, put, request};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
