@@ -156,7 +156,6 @@ fn controller_manager(layout: &Layout, settings: &Settings) -> Result<Command> {
         .arg(format!("--client-ca-file={pki}/ca.crt"))
         .arg(format!("--cluster-signing-cert-file={pki}/ca.crt"))
         .arg(format!("--cluster-signing-key-file={pki}/ca.key"))
-        .arg("--controllers=*,bootstrap-signer-controller,token-cleaner-controller")
         .arg(format!("--root-ca-file={pki}/ca.crt"))
         .arg(format!("--service-account-private-key-file={pki}/sa.key"))
         .arg(format!("--service-cluster-ip-range={}", settings.service_cidr))

@@ -10,7 +10,17 @@ use nix::unistd::Pid;
 
 use super::settings::Settings;
 use super::{Context, Error, Layout, Progress, Result};
-use super::{cgroups, network, process, runtime, up};
+use super::{cgroups, control_plane, network, process, runtime, up};
+
+/// Processes in the order in which they are stopped; others come first.
+const STOPPED: [&str; 6] = [
+    control_plane::SCHEDULER,
+    control_plane::CONTROLLER_MANAGER,
+    up::KUBELET,
+    control_plane::APISERVER,
+    control_plane::ETCD,
+    runtime::NAME,
+];
 
 /// Ends the cluster and removes what it left on this machine.
 #[derive(Debug, clap::Args)]
@@ -37,7 +47,10 @@ pub async fn run(args: Args) -> Result<()> {
     if !settings.control_plane_only {
         whole(&layout, &settings, &progress).await?;
     }
-    for name in process::recorded(&layout).into_iter().rev() {
+    let mut names = process::recorded(&layout);
+    // Clients before servers: nobody waits for an answer that no longer comes.
+    names.sort_by_key(|name| STOPPED.iter().position(|known| known == name));
+    for name in names {
         process::stop(&layout, &name, Duration::from_secs(10));
     }
     progress.step("processes have ended");
