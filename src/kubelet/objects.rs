@@ -3,109 +3,70 @@
 
 use crate::pods;
 use crate::volumes::payload::{TokenWish, references};
-use futures::StreamExt;
+use client::informer::Object;
+use client::{Connection, Informer, Informers, Key, Selection};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{
     ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
 };
 use kube::api::{Api, PostParams};
-use kube::runtime::watcher;
 use parking_lot::Mutex;
-use serde::de::DeserializeOwned;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt::Debug;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
-use tokio_util::task::AbortOnDropHandle;
-
-/// Namespace and name.
-type Key = (String, String);
-
-/// What a watch of one object has shown so far: nothing yet, or the object, or that there is none.
-type Shown<K> = Option<Option<K>>;
-
-struct Slot<K> {
-    shown: watch::Receiver<Shown<K>>,
-    _task: AbortOnDropHandle<()>,
-}
+use tokio::sync::mpsc;
 
 /// Objects of one kind, each watched while some pod refers to it.
 struct Watched<K> {
-    client: Option<kube::Client>,
-    slots: Mutex<HashMap<Key, Slot<K>>>,
+    connection: Option<Connection>,
+    slots: Mutex<HashMap<Key, Informer<K>>>,
     changed: mpsc::UnboundedSender<Key>,
 }
 
 impl<K> Watched<K>
 where
-    K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + Sync
-        + 'static,
+    K: Object + kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
 {
-    fn api(&self, namespace: &str) -> Result<Api<K>, String> {
-        let client = self.client.clone().ok_or("no kubeClient defined")?;
-        Ok(Api::namespaced(client, namespace))
+    fn new(connection: Option<Connection>, changed: mpsc::UnboundedSender<Key>) -> Self {
+        Self { connection, slots: Mutex::default(), changed }
     }
 
     /// The object as last shown; asked for directly while the watch has shown nothing yet.
     async fn get(&self, namespace: &str, name: &str) -> Result<Option<K>, String> {
-        let key = (namespace.to_owned(), name.to_owned());
-        let shown = self.slots.lock().get(&key).and_then(|slot| slot.shown.borrow().clone());
-        match shown {
-            Some(object) => Ok(object),
-            None => self.api(namespace)?.get_opt(name).await.map_err(|error| words(&error)),
+        let key = Key::new(namespace, name);
+        let slot = self.slots.lock().get(&key).filter(|informer| informer.has_synced()).cloned();
+        if let Some(informer) = slot {
+            return Ok(informer.get(&key).map(|object| K::clone(&object)));
         }
+        let client = self.connection.as_ref().ok_or("no kubeClient defined")?.client();
+        Api::<K>::namespaced(client, namespace).get_opt(name).await.map_err(|error| words(&error))
     }
 
     /// Watches exactly the objects in `wanted`.
     fn keep(&self, wanted: &HashSet<Key>) {
+        let Some(connection) = &self.connection else { return };
         let mut slots = self.slots.lock();
         slots.retain(|key, _| wanted.contains(key));
-        for key in wanted {
+        for key in wanted.iter().filter(|key| !key.name.is_empty()) {
             if slots.contains_key(key) {
                 continue;
             }
-            let Ok(api) = self.api(&key.0) else { return };
-            slots.insert(key.clone(), self.watch(api, key.clone()));
+            let slot = connection.watch_slot();
+            let api = Api::namespaced(slot.client(), &key.namespace);
+            let informer = Informer::start(api, &Selection::named(&key.name), slot);
+            let (changed, key) = (self.changed.clone(), key.clone());
+            slots.insert(key.clone(), informer.clone());
+            informer.on_change(move |_| {
+                // The receiver lives as long as the kubelet.
+                let _ = changed.send(key.clone());
+            });
         }
-    }
-
-    fn watch(&self, api: Api<K>, key: Key) -> Slot<K> {
-        let (send, shown) = watch::channel(None);
-        let changed = self.changed.clone();
-        let task = tokio::spawn(async move {
-            let mut stream = std::pin::pin!(watcher::watch_object(api, &key.1));
-            let mut backoff = crate::retry::delays();
-            while let Some(next) = stream.next().await {
-                match next {
-                    Ok(object) => {
-                        backoff = crate::retry::delays();
-                        send.send_replace(Some(object));
-                        // The receiver lives as long as the kubelet.
-                        let _ = changed.send(key.clone());
-                    }
-                    Err(error) => {
-                        tracing::debug!(namespace = key.0, name = key.1, %error, "watch of an object broke");
-                        tokio::time::sleep(backoff.next().unwrap_or_default()).await;
-                    }
-                }
-            }
-        });
-        Slot { shown, _task: AbortOnDropHandle::new(task) }
     }
 }
 
 /// An API error as clients show it: the server's own message.
 pub fn words(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
+    client::retry::message(error)
 }
 
 struct Token {
@@ -124,7 +85,7 @@ pub struct Objects {
     secrets: Watched<Secret>,
     tokens: Mutex<HashMap<TokenKey, Token>>,
     referrers: Mutex<HashMap<String, References>>,
-    services: Mutex<Option<Vec<Arc<Service>>>>,
+    services: Option<Informer<Service>>,
 }
 
 #[derive(Default, Clone)]
@@ -141,17 +102,17 @@ pub struct Changes {
 }
 
 impl Objects {
-    /// Objects from the API behind `client`; without one, nothing is found.
-    pub fn new(client: Option<kube::Client>) -> (Arc<Self>, Changes) {
+    /// Objects from the API behind `connection`; without one, nothing is found.
+    pub fn new(connection: Option<Connection>) -> (Arc<Self>, Changes) {
         let (map_changed, config_maps) = mpsc::unbounded_channel();
         let (secret_changed, secrets) = mpsc::unbounded_channel();
         let objects = Self {
-            config_maps: Watched { client: client.clone(), slots: Mutex::default(), changed: map_changed },
-            secrets: Watched { client: client.clone(), slots: Mutex::default(), changed: secret_changed },
+            client: connection.as_ref().map(Connection::client),
+            services: connection.as_ref().map(|connection| Informers::new(connection).of::<Service>()),
+            config_maps: Watched::new(connection.clone(), map_changed),
+            secrets: Watched::new(connection, secret_changed),
             tokens: Mutex::default(),
             referrers: Mutex::default(),
-            services: Mutex::default(),
-            client,
         };
         (Arc::new(objects), Changes { config_maps, secrets })
     }
@@ -171,14 +132,19 @@ impl Objects {
         self.secrets.get(namespace, name).await
     }
 
-    /// The services, once they have been listed.
-    pub fn services(&self) -> Option<Vec<Arc<Service>>> {
-        self.services.lock().clone()
+    /// The services; none without an API server. The first list is waited for a little: a pod that starts right after
+    /// the kubelet shall see them.
+    pub async fn services(&self) -> Result<Vec<Arc<Service>>, String> {
+        let Some(services) = &self.services else { return Ok(Vec::new()) };
+        match tokio::time::timeout(std::time::Duration::from_secs(10), services.synced()).await {
+            Ok(()) => Ok(services.list()),
+            Err(_) => Err("services have not yet been read at least once, cannot construct envvars".into()),
+        }
     }
 
-    /// Takes a new list of services.
-    pub fn set_services(&self, services: Vec<Arc<Service>>) {
-        *self.services.lock() = Some(services);
+    /// The services as far as they are known now.
+    pub fn services_now(&self) -> Vec<Arc<Service>> {
+        self.services.as_ref().map(Informer::list).unwrap_or_default()
     }
 
     /// Takes note of what a pod refers to, so that it is watched.
@@ -203,8 +169,10 @@ impl Objects {
             return;
         }
         let keys = |pick: fn(&References) -> &BTreeSet<String>| -> HashSet<Key> {
-            let of_one = |r: &References| pick(r).iter().map(|name| (r.namespace.clone(), name.clone())).collect();
-            referrers.values().flat_map(|r| -> Vec<Key> { of_one(r) }).collect()
+            let of_one = |r: &References| -> Vec<Key> {
+                pick(r).iter().map(|name| Key::new(r.namespace.clone(), name.clone())).collect()
+            };
+            referrers.values().flat_map(of_one).collect()
         };
         self.config_maps.keep(&keys(|r| &r.config_maps));
         self.secrets.keep(&keys(|r| &r.secrets));
@@ -212,9 +180,9 @@ impl Objects {
 
     /// Pods that refer to the changed object.
     fn referring(&self, key: &Key, secret: bool) -> Vec<String> {
-        let names = |r: &References| if secret { r.secrets.contains(&key.1) } else { r.config_maps.contains(&key.1) };
+        let names = |r: &References| if secret { r.secrets.contains(&key.name) } else { r.config_maps.contains(&key.name) };
         let referrers = self.referrers.lock();
-        referrers.iter().filter(|(_, r)| r.namespace == key.0 && names(r)).map(|(uid, _)| uid.clone()).collect()
+        referrers.iter().filter(|(_, r)| r.namespace == key.namespace && names(r)).map(|(uid, _)| uid.clone()).collect()
     }
 
     /// The UIDs of the pods that the next change concerns.

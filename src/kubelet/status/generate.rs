@@ -247,6 +247,10 @@ fn addresses(view: &View<'_>, status: &mut PodStatus) {
             ips = view.host_ips.to_vec();
         }
     }
+    // A pod that has ended keeps showing the addresses it had.
+    if ips.is_empty() && (view.terminal || is_terminal(status.phase.as_deref().unwrap_or_default())) {
+        ips = view.old.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect();
+    }
     // Addresses of the node's own family come first.
     if let Some(host) = view.host_ips.first() {
         ips.sort_by_key(|ip| ip.contains(':') != host.contains(':'));

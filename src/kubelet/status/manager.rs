@@ -47,7 +47,7 @@ struct ApiSide {
 #[derive(Default)]
 pub struct StatusManager {
     entries: Mutex<HashMap<String, Entry>>,
-    /// Mirror pods' UIDs by the UIDs of their static pods.
+    /// Something is to be sent.
     wake: Notify,
 }
 
@@ -97,6 +97,15 @@ impl StatusManager {
             refresh_ready(&pod, &mut status);
             self.set(&pod, status, life);
         }
+    }
+
+    /// Notes why a pod is about to be disrupted; told together with its end.
+    pub fn disrupt(&self, uid: &str, condition: PodCondition) {
+        let Some((pod, mut status, life)) = self.parts(uid) else { return };
+        let list = status.conditions.get_or_insert_default();
+        list.retain(|known| known.type_ != condition.type_);
+        list.push(condition);
+        self.set(&pod, status, life);
     }
 
     fn parts(&self, uid: &str) -> Option<(Arc<Pod>, PodStatus, Life)> {
