@@ -426,6 +426,9 @@ impl Kubelet {
                 tracing::debug!(%error, "can't weigh the classes of pods");
             }
         }
+        if let Some(mirrors) = &self.ctx.mirrors {
+            self.table.all().iter().filter(|pod| mirrors.lacks(pod)).for_each(|pod| self.workers.wake(pods::uid(pod)));
+        }
         let mut keep: HashSet<String> = self.workers.uids().into_iter().collect();
         keep.extend(self.table.all().iter().map(|pod| pods::uid(pod).to_owned()));
         self.ctx.statuses.retain(&keep);

@@ -27,6 +27,11 @@ impl Mirrors {
         *self.node_uid.write() = Some(uid.to_owned());
     }
 
+    /// Should the static pod have a mirror by now, and has none?
+    pub fn lacks(&self, pod: &Pod) -> bool {
+        is_static(pod) && self.node_uid.read().is_some() && self.of(pod).is_none()
+    }
+
     /// The API has this mirror.
     pub fn seen(&self, pod: &Arc<Pod>) {
         self.known.write().insert(full_name(pod), pod.clone());

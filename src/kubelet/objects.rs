@@ -219,7 +219,7 @@ impl Objects {
         let client = self.client.clone().ok_or("cannot use TokenManager when kubelet is in standalone mode")?;
         let account = pods::spec(pod).service_account_name.clone().unwrap_or_default();
         let request = TokenRequest {
-            spec: TokenRequestSpec {
+            spec: Some(TokenRequestSpec {
                 audiences: Some([wish.audience.clone()].into_iter().filter(|a| !a.is_empty()).collect()),
                 expiration_seconds: Some(wish.seconds),
                 bound_object_ref: Some(BoundObjectReference {
@@ -228,19 +228,21 @@ impl Objects {
                     name: pod.metadata.name.clone(),
                     uid: pod.metadata.uid.clone(),
                 }),
-            },
+            }),
             ..Default::default()
         };
         let api: Api<ServiceAccount> = Api::namespaced(client, pods::namespace(pod));
         let answer = api.create_token_request(&account, &PostParams::default(), &request).await;
         let answer = answer.map_err(|error| format!("failed to fetch token: {}", words(&error)))?;
         let status = answer.status.ok_or("failed to fetch token: the answer has no status")?;
-        let (now, expires) = (Timestamp::now(), status.expiration_timestamp.0);
+        let parts = status.token.zip(status.expiration_timestamp);
+        let (text, expires) = parts.ok_or("failed to fetch token: the answer has no token")?;
+        let (now, expires) = (Timestamp::now(), expires.0);
         let life = expires.duration_since(now);
         // A little chance keeps the pods of a node from asking all at once.
         let jitter = SignedDuration::from_secs(rand::random_range(0..10));
         let refresh = now + (life * 4 / 5).min(SignedDuration::from_hours(24)) - jitter;
-        Ok(Token { text: status.token, expires, refresh })
+        Ok(Token { text, expires, refresh })
     }
 
     /// When the first of the pod's tokens wants to be replaced.

@@ -48,9 +48,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
 
 /// Runs the kubelet as a program; the first argument is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
@@ -145,10 +146,11 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let host_ips = addresses(&options)?;
     let statuses = Arc::new(StatusManager::default());
     let (objects, object_changes) = Objects::new(connection.clone());
-    let workers_slot: Arc<std::sync::OnceLock<Arc<Workers>>> = Arc::default();
+    // The workers need the probes, and these wake the workers: the way back must keep nothing alive.
+    let workers_slot: Arc<std::sync::OnceLock<Weak<Workers>>> = Arc::default();
     let waker = workers_slot.clone();
     let probes = ProbeManager::new(cri.clone(), events.clone(), statuses.clone(), move |uid| {
-        if let Some(workers) = waker.get() {
+        if let Some(workers) = waker.get().and_then(Weak::upgrade) {
             workers.wake(uid);
         }
     });
@@ -188,7 +190,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let table = Arc::new(Table::default());
     let (finished_send, finished) = mpsc::unbounded_channel();
     let workers = Arc::new(Workers::new(ctx.clone(), finished_send));
-    if workers_slot.set(workers.clone()).is_err() {
+    if workers_slot.set(Arc::downgrade(&workers)).is_err() {
         return Err("the workers were made twice".into());
     }
     let node: Arc<RwLock<Node>> = Arc::default();
@@ -227,7 +229,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     }
     let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &options.node_name, &node, &wake));
 
-    let server = serve(flags, &options, &ctx, &table, &listed, &shutdown).await?;
+    let servers = serve(flags, &options, &ctx, &table, &listed, &shutdown)?;
     let (requests, requested) = mpsc::channel(16);
     let image_gc = Arc::new(ImageGc::new(cri.clone(), events.clone(), options.node_name.clone(), image_policy(&config)));
     let evictor = Evictor {
@@ -250,7 +252,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
             total: options.dead_containers,
         },
     };
-    tokio::spawn(evictor.run());
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(evictor.run()));
     let gc = Arc::new(gc);
     periodic(&shutdown, Duration::from_secs(60), move || {
         let gc = gc.clone();
@@ -268,7 +270,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
         async move { rotate_all(&cri, log_limits).await }
     });
     if let Some(client) = client {
-        tokio::spawn(statuses.run(client.clone()));
+        tokio::spawn(shutdown.clone().run_until_cancelled_owned(statuses.run(client.clone())));
         let lease = LeaseKeeper {
             client,
             node: options.node_name.clone(),
@@ -286,7 +288,10 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     });
     tracing::info!(node = options.node_name, version = base::version::GIT_VERSION, "started kubelet");
     kubelet.run(Inputs { manifests, finished, objects: object_changes, requests: requested }, shutdown).await;
-    drop(server);
+    // The ports are free again when this returns.
+    for server in servers {
+        server.await?;
+    }
     Ok(())
 }
 
@@ -444,7 +449,7 @@ fn pods_of(connection: &Connection, node: &str) -> Informer<Pod> {
 
 fn watch_node(connection: &Connection, name: &str, node: &Arc<RwLock<Node>>, wake: &Arc<Notify>) -> Informer<Node> {
     let slot = connection.watch_slot();
-    let informer = Informer::start(Api::all(slot.client()), &Selection::named(name), slot);
+    let informer: Informer<Node> = Informer::start(Api::all(slot.client()), &Selection::named(name), slot);
     let (node, wake) = (node.clone(), wake.clone());
     informer.on_change(move |change| match change {
         client::Change::Removed(_) => wake.notify_one(),
@@ -527,10 +532,10 @@ fn identity(options: &Options, ips: &[String]) -> Result<Arc<Identity>, Fault> {
     Ok(Identity::from_files(files)?)
 }
 
-async fn serve(
+fn serve(
     flags: &Flags, options: &Options, ctx: &Arc<Context>, table: &Arc<Table>,
     listed: &Arc<RwLock<Option<std::time::Instant>>>, shutdown: &Shutdown,
-) -> Result<Arc<Server>, Fault> {
+) -> Result<Vec<JoinHandle<()>>, Fault> {
     let config = &options.config;
     let ca_file = Path::new(&config.authentication.x509.client_ca_file);
     let authorities = match ca_file.as_os_str().is_empty() {
@@ -563,6 +568,7 @@ async fn serve(
     let server = make(Some(guard));
     // Streams outlive a request by hours; they end with the process.
     let limits = base::server::Limits { drain: Duration::from_secs(1), ..Default::default() };
+    let mut servers = Vec::new();
     if config.enable_server {
         let identity = identity(options, &ctx.host_ips.read())?;
         identity.keep_fresh(shutdown);
@@ -573,7 +579,7 @@ async fn serve(
         };
         let tls = base::tls::server(identity, (!ask.is_empty()).then_some(ask.as_slice()), &policy)?;
         let listener = listen(&config.address, config.port)?;
-        tokio::spawn(base::server::serve(listener, Some(tls), limits, server.clone(), shutdown.clone()));
+        servers.push(tokio::spawn(base::server::serve(listener, Some(tls), limits, server.clone(), shutdown.clone())));
         if config.read_only_port != 0 {
             let listener = listen(&config.address, config.read_only_port)?;
             let mut open = make(None);
@@ -581,15 +587,15 @@ async fn serve(
                 open.debugging = false;
                 open.system_logs = false;
             }
-            tokio::spawn(base::server::serve(listener, None, limits, open, shutdown.clone()));
+            servers.push(tokio::spawn(base::server::serve(listener, None, limits, open, shutdown.clone())));
         }
     }
     if config.healthz_port != 0 {
         let listener = listen(&config.healthz_bind_address, config.healthz_port)?;
         let health = Arc::new(HealthOnly(server.clone()));
-        tokio::spawn(base::server::serve(listener, None, limits, health, shutdown.clone()));
+        servers.push(tokio::spawn(base::server::serve(listener, None, limits, health, shutdown.clone())));
     }
-    Ok(server)
+    Ok(servers)
 }
 
 fn listen(address: &str, port: u16) -> Result<tokio::net::TcpListener, Fault> {

@@ -275,7 +275,7 @@ pub struct Glance {
 /// Sorts one listing of sandboxes and containers by pod UID.
 pub fn glance(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) -> HashMap<String, Glance> {
     let mut pods: HashMap<String, Glance> = HashMap::new();
-    let mut at = |labels: &HashMap<String, String>| -> Option<(String, String, String)> {
+    let at = |labels: &HashMap<String, String>| -> Option<(String, String, String)> {
         let get = |key: &str| labels.get(key).cloned().unwrap_or_default();
         let uid = labels.get(labels::POD_UID)?.clone();
         Some((uid, get(labels::POD_NAME), get(labels::POD_NAMESPACE)))

@@ -184,7 +184,7 @@ impl Guard {
             return known;
         }
         let api: Api<TokenReview> = Api::all(self.client.clone()?);
-        let spec = TokenReviewSpec { token: Some(token.into()), ..Default::default() };
+        let spec = TokenReviewSpec { token: token.into(), ..Default::default() };
         let answer = match api.create(&PostParams::default(), &TokenReview { spec, ..Default::default() }).await {
             Ok(answer) => answer.status.unwrap_or_default(),
             Err(error) => {

@@ -465,7 +465,7 @@ mod tests {
             status.conditions.iter().flatten().map(|c| format!("{}={}", c.type_, c.status)).collect()
         };
         let running = merge(&api, &status(current.clone()), new(), true);
-        assert_eq!((running.phase.as_deref(), running.reason), (Some("Running"), None));
+        assert_eq!((running.phase.as_deref(), running.reason.as_deref()), (Some("Running"), None));
         assert_eq!(kinds(&running), ["x/y=True", "Ready=True"]);
         let stopped = merge(&api, &status(current), new(), false);
         assert_eq!(stopped.phase.as_deref(), Some("Failed"));

@@ -75,6 +75,9 @@ async fn try_round(
     }
     if let Some(mirrors) = &ctx.mirrors {
         mirrors.reconcile(pod).await;
+        if let Some(mirror) = mirrors.of(pod).filter(|_| pods::is_static(pod)) {
+            ctx.statuses.seen_in_api(uid, &mirror);
+        }
     }
     let dir = pod_dir(ctx.volumes.root(), uid);
     std::fs::create_dir_all(dir.join("volumes")).map_err(|error| {
