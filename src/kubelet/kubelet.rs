@@ -1,0 +1,455 @@
+//! The kubelet's one loop: what the sources, the runtime and the workers report, turned into wishes for workers.
+//!
+//! ```text
+//! manifests ─┐                        ┌─► worker of pod a
+//! API pods ──┼─► Kubelet (this loop) ─┼─► worker of pod b
+//! runtime ───┘      ▲                 └─► …
+//!                   └── finished pods ────┘
+//! ```
+//!
+//! Nothing here waits for a pod: the loop only decides and hands on.
+
+use crate::allocation::Verdict;
+use crate::events::Level;
+use crate::objects::Changes;
+use crate::pods::admit::{Question, Refusal, admit};
+use crate::pods::{self, full_name, is_mirror, is_static, is_terminal, qos};
+use crate::runtime::labels;
+use crate::runtime::state::{Glance, changed, glance};
+use crate::status::manager::Life;
+use crate::table::Table;
+use crate::volumes::pod_dir;
+use crate::work::context::Context;
+use crate::work::terminate::Ending;
+use crate::work::worker::{Stage, Wish, Workers};
+use base::shutdown::Shutdown;
+use client::{Change, Informer};
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use parking_lot::RwLock;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc};
+
+/// How often the runtime is listed.
+const RELIST: Duration = Duration::from_secs(1);
+/// How often leftovers are looked for.
+const HOUSEKEEPING: Duration = Duration::from_secs(2);
+
+/// What others may ask of the kubelet.
+#[derive(Debug)]
+pub enum Request {
+    /// End a pod.
+    End(String, Ending),
+}
+
+/// The loop and what it decides on.
+pub struct Kubelet {
+    /// The workers' common ground.
+    pub ctx: Arc<Context>,
+    /// The pods there shall be.
+    pub table: Arc<Table>,
+    /// The workers.
+    pub workers: Arc<Workers>,
+    /// The node as it is known here.
+    pub node: Arc<RwLock<Node>>,
+    /// Kernel settings that are allowed although unsafe.
+    pub unsafe_sysctls: Vec<String>,
+    /// Pods of the API, when there is one.
+    pub api: Option<Informer<Pod>>,
+    glances: HashMap<String, Glance>,
+    /// Static pods that wait for another of their name to end.
+    waiting: Vec<Arc<Pod>>,
+    manifests_read: bool,
+    has_manifests: bool,
+    /// When the runtime was last listed successfully.
+    pub listed: Arc<RwLock<Option<Instant>>>,
+    relist_now: Arc<Notify>,
+}
+
+/// Where the loop hears from.
+pub struct Inputs {
+    /// The set of static pods.
+    pub manifests: Option<mpsc::Receiver<Vec<Arc<Pod>>>>,
+    /// Pods gone from the node.
+    pub finished: mpsc::UnboundedReceiver<String>,
+    /// Changed ConfigMaps and Secrets.
+    pub objects: Changes,
+    /// Wishes of others.
+    pub requests: mpsc::Receiver<Request>,
+}
+
+impl Kubelet {
+    /// A kubelet that has not looked at anything yet.
+    pub fn new(
+        ctx: Arc<Context>, table: Arc<Table>, workers: Arc<Workers>, node: Arc<RwLock<Node>>, api: Option<Informer<Pod>>,
+        unsafe_sysctls: Vec<String>,
+    ) -> Self {
+        Self {
+            ctx,
+            table,
+            workers,
+            node,
+            unsafe_sysctls,
+            api,
+            glances: HashMap::new(),
+            waiting: Vec::new(),
+            manifests_read: false,
+            has_manifests: false,
+            listed: Arc::default(),
+            relist_now: Arc::default(),
+        }
+    }
+
+    /// Runs until the shutdown. Containers live on.
+    pub async fn run(mut self, inputs: Inputs, shutdown: Shutdown) {
+        let Inputs { manifests, mut finished, mut objects, mut requests } = inputs;
+        self.has_manifests = manifests.is_some();
+        let mut manifests = manifests;
+        let (send, mut changes) = mpsc::unbounded_channel();
+        if let Some(api) = &self.api {
+            // The receiver is this loop.
+            api.on_change(move |change| drop(send.send(change.clone())));
+        }
+        let mut relist = tokio::time::interval(RELIST);
+        relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
+        housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (relist_now, ctx) = (self.relist_now.clone(), self.ctx.clone());
+        // The runtime is listed once before anything is decided: a kubelet that starts anew must know what runs.
+        self.relist().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = relist.tick() => self.relist().await,
+                () = relist_now.notified() => self.relist().await,
+                _ = housekeeping.tick() => self.clean_up().await,
+                Some(pods) = next(&mut manifests) => self.manifests(pods),
+                Some(change) = changes.recv() => self.api_change(change),
+                Some(uid) = finished.recv() => self.finished(&uid),
+                Some(request) = requests.recv() => self.request(request),
+                uids = ctx.objects.next_change(&mut objects) => uids.iter().for_each(|uid| self.workers.wake(uid)),
+            }
+        }
+    }
+
+    fn request(&self, request: Request) {
+        match request {
+            Request::End(uid, ending) => self.workers.end(&uid, ending),
+        }
+    }
+
+    /// Lists the runtime and wakes the workers of pods that changed.
+    async fn relist(&mut self) {
+        let listed = tokio::try_join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
+        let (sandboxes, containers) = match listed {
+            Ok(lists) => lists,
+            Err(error) => return tracing::debug!(%error, "can't list the runtime"),
+        };
+        let now = glance(sandboxes, containers);
+        for uid in changed(&self.glances, &now) {
+            self.workers.wake(&uid);
+        }
+        self.glances = now;
+        *self.listed.write() = Some(Instant::now());
+        self.adopt_orphans();
+    }
+
+    /// Have all sources told what they have?
+    fn sources_ready(&self) -> bool {
+        let manifests = !self.has_manifests || self.manifests_read;
+        manifests && self.api.as_ref().is_none_or(Informer::has_synced)
+    }
+
+    /// Pods that only the runtime still knows are ended.
+    fn adopt_orphans(&self) {
+        if !self.sources_ready() {
+            return;
+        }
+        for (uid, glance) in &self.glances {
+            let alive = glance.sandboxes.values().any(|ready| *ready)
+                || glance.containers.values().any(|state| *state == k8s_cri::v1::ContainerState::ContainerRunning as i32);
+            if alive && self.workers.stage(uid).is_none() && self.table.get(uid).is_none() {
+                tracing::info!(uid, name = glance.name, namespace = glance.namespace, "ending a pod that is no longer wanted");
+                self.workers.tell(uid, Wish::default());
+            }
+        }
+    }
+
+    fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
+        self.manifests_read = true;
+        let wanted: HashSet<&str> = pods.iter().map(|pod| pods::uid(pod)).collect();
+        let gone: Vec<Arc<Pod>> =
+            self.table.all().into_iter().filter(|pod| is_static(pod) && !wanted.contains(pods::uid(pod))).collect();
+        self.waiting.retain(|pod| wanted.contains(pods::uid(pod)));
+        for pod in gone {
+            self.removed(&pod);
+        }
+        for pod in pods {
+            if self.table.get(pods::uid(&pod)).is_none() {
+                self.added(pod);
+            }
+        }
+        self.drop_stray_mirrors();
+    }
+
+    fn api_change(&mut self, change: Change<Pod>) {
+        match change {
+            Change::Added(pod) => self.api_pod(pod),
+            Change::Updated(old, new) if pods::uid(&old) != pods::uid(&new) => {
+                self.api_removed(&old);
+                self.api_pod(new);
+            }
+            Change::Updated(_, new) => self.api_pod(new),
+            Change::Removed(pod) => self.api_removed(&pod),
+        }
+    }
+
+    fn api_pod(&mut self, pod: Arc<Pod>) {
+        if is_mirror(&pod) {
+            return self.mirror(&pod);
+        }
+        self.ctx.statuses.seen_in_api(pods::uid(&pod), &pod);
+        match self.table.put(&pod) {
+            None => self.added(pod),
+            Some(_) => self.updated(&pod),
+        }
+    }
+
+    fn api_removed(&mut self, pod: &Arc<Pod>) {
+        if !is_mirror(pod) {
+            return self.removed(pod);
+        }
+        if let Some(mirrors) = &self.ctx.mirrors {
+            mirrors.gone(pod);
+        }
+        if let Some(own) = self.table.static_of(pod) {
+            self.workers.wake(pods::uid(&own));
+        }
+    }
+
+    fn mirror(&self, mirror: &Arc<Pod>) {
+        let Some(mirrors) = &self.ctx.mirrors else { return };
+        mirrors.seen(mirror);
+        match self.table.static_of(mirror) {
+            Some(own) => {
+                self.ctx.statuses.seen_in_api(pods::uid(&own), mirror);
+                self.workers.wake(pods::uid(&own));
+            }
+            None => self.drop_stray_mirrors(),
+        }
+    }
+
+    /// Mirrors of static pods that are no more.
+    fn drop_stray_mirrors(&self) {
+        if !self.sources_ready() {
+            return;
+        }
+        let Some(mirrors) = &self.ctx.mirrors else { return };
+        for mirror in mirrors.all() {
+            let waits = self.waiting.iter().any(|pod| full_name(pod) == full_name(&mirror));
+            if self.table.static_of(&mirror).is_none() && !waits {
+                let ctx = self.ctx.clone();
+                tokio::spawn(async move {
+                    if let Some(mirrors) = &ctx.mirrors {
+                        mirrors.delete(&mirror).await;
+                    }
+                });
+            }
+        }
+    }
+
+    /// A pod that is new here.
+    fn added(&mut self, pod: Arc<Pod>) {
+        if is_static(&pod) && self.name_is_taken(&pod) {
+            // The old one of this name ends first.
+            self.waiting.push(pod);
+            return;
+        }
+        self.table.put(&pod);
+        let uid = pods::uid(&pod).to_owned();
+        if !is_terminal(pods::phase(&pod)) && !pods::is_deleting(&pod) {
+            if let Err(refusal) = self.admit(&pod) {
+                return self.reject(&pod, refusal);
+            }
+            self.ctx.allocations.admit(&pod);
+        }
+        self.workers.tell(&uid, Wish { pod: Some(pod), end: None });
+    }
+
+    fn name_is_taken(&self, pod: &Pod) -> bool {
+        let name = full_name(pod);
+        let other = |uid: &String| {
+            let glance_name = self.glances.get(uid).map(|g| format!("{}_{}", g.name, g.namespace));
+            let known = self.table.get(uid).map(|pod| full_name(&pod)).or(glance_name);
+            uid != pods::uid(pod) && known.as_deref() == Some(name.as_str())
+        };
+        self.workers.uids().iter().any(other)
+    }
+
+    fn alive_others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
+        let ended = |other: &Arc<Pod>| {
+            let uid = pods::uid(other);
+            let status = self.ctx.statuses.get(uid).and_then(|status| status.phase).unwrap_or_default();
+            is_terminal(pods::phase(other))
+                || is_terminal(&status)
+                || self.workers.stage(uid).is_none_or(|stage| stage >= Stage::Stopped)
+        };
+        let others = self.table.all().into_iter().filter(|other| pods::uid(other) != pods::uid(pod) && !ended(other));
+        others.map(|other| self.ctx.allocations.granted(&other)).collect()
+    }
+
+    fn admit(&self, pod: &Arc<Pod>) -> Result<(), Refusal> {
+        // What already runs here has been let in before the kubelet restarted.
+        if self.glances.contains_key(pods::uid(pod)) {
+            return Ok(());
+        }
+        let others = self.alive_others(pod);
+        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let node = self.node.read();
+        admit(&Question { pod, others: &others, node: &node, unsafe_sysctls: &self.unsafe_sysctls })
+    }
+
+    fn reject(&self, pod: &Arc<Pod>, refusal: Refusal) {
+        self.ctx.events.pod(pod, Level::Warning, &refusal.reason, &refusal.message);
+        let status = PodStatus {
+            phase: Some("Failed".into()),
+            reason: Some(refusal.reason),
+            message: Some(format!("Pod was rejected: {}", refusal.message)),
+            qos_class: Some(qos::class(pod).name().into()),
+            ..Default::default()
+        };
+        // Nothing of it has ever been on the node: its object may go as soon as that is asked for.
+        self.ctx.statuses.set(pod, status, Life::Finished);
+    }
+
+    fn updated(&self, pod: &Arc<Pod>) {
+        let uid = pods::uid(pod);
+        let others = self.alive_others(pod);
+        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let allocatable = self.ctx.allocatable.read().clone();
+        let tell = |level, reason, text: String| self.ctx.events.pod(pod, level, reason, text);
+        let was_pending = self.ctx.allocations.is_pending(uid);
+        match self.ctx.allocations.consider(pod, &others, &allocatable) {
+            Verdict::Same => {}
+            Verdict::Granted => {
+                let summary = crate::allocation::summary(pod, pod.metadata.generation.unwrap_or(0));
+                tell(Level::Normal, "ResizeStarted", format!("Pod resize started: {summary}"));
+            }
+            Verdict::Deferred(text) if !was_pending => tell(Level::Warning, "ResizeDeferred", format!("Pod resize Deferred: {text}")),
+            Verdict::Infeasible(text) if !was_pending => {
+                tell(Level::Warning, "ResizeInfeasible", format!("Pod resize Infeasible: {text}"));
+            }
+            Verdict::Deferred(_) | Verdict::Infeasible(_) => {}
+        }
+        // A pod without a worker was rejected, and stays so.
+        self.workers.tell_pod(uid, pod);
+    }
+
+    /// A pod that shall no longer be here.
+    fn removed(&mut self, pod: &Arc<Pod>) {
+        let uid = pods::uid(pod);
+        self.table.remove(uid);
+        match self.workers.stage(uid) {
+            None => self.forget(uid),
+            Some(Stage::Finished) => {
+                self.workers.forget(uid);
+                self.forget(uid);
+            }
+            Some(_) => self.workers.end(uid, Ending::default()),
+        }
+        self.drop_stray_mirrors();
+    }
+
+    fn forget(&self, uid: &str) {
+        self.ctx.statuses.forget(uid);
+    }
+
+    /// A worker is through: nothing of its pod is left on the node.
+    fn finished(&mut self, uid: &str) {
+        if self.table.get(uid).is_none() {
+            self.workers.forget(uid);
+            self.forget(uid);
+        }
+        let (ready, waiting) =
+            std::mem::take(&mut self.waiting).into_iter().partition::<Vec<_>, _>(|pod| !self.still_taken(pod, uid));
+        self.waiting = waiting;
+        for pod in ready {
+            self.added(pod);
+        }
+        self.retry_resizes();
+    }
+
+    fn still_taken(&self, pod: &Pod, finished: &str) -> bool {
+        let finished_one = self.workers.stage(finished).is_none_or(|stage| stage == Stage::Finished);
+        self.name_is_taken(pod) && !finished_one
+    }
+
+    /// Room has become free: wishes that had to wait are looked at again.
+    fn retry_resizes(&self) {
+        for pod in self.table.all() {
+            if self.ctx.allocations.is_pending(pods::uid(&pod)) {
+                self.updated(&pod);
+            }
+        }
+    }
+
+    /// Removes what belongs to no pod: directories, groups, statuses.
+    async fn clean_up(&mut self) {
+        if !self.sources_ready() || self.listed.read().is_none() {
+            return;
+        }
+        let known = |uid: &String| {
+            self.table.get(uid).is_some()
+                || self.workers.stage(uid).is_some()
+                || self.glances.get(uid).is_some_and(|glance| glance.sandboxes.values().any(|ready| *ready))
+        };
+        let root = self.ctx.volumes.root();
+        let dirs = std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten();
+        let uids = dirs.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        for uid in uids.filter(|uid| !known(uid)) {
+            if let Err(error) = self.ctx.volumes.teardown(&uid) {
+                tracing::warn!(dir = %pod_dir(root, &uid).display(), %error, "can't remove the directory of a pod that is gone");
+            }
+        }
+        if let Some(groups) = &self.ctx.cgroups {
+            for uid in groups.pods().into_iter().filter(|uid| !known(uid)) {
+                if let Err(error) = groups.remove(&uid) {
+                    tracing::warn!(uid, %error, "can't remove the control groups of a pod that is gone");
+                }
+            }
+            let burstable = self.table.all().into_iter().filter(|pod| qos::class(pod) == qos::Class::Burstable);
+            let cpu: i64 = burstable
+                .filter_map(|pod| qos::totals(&pod, qos::Side::Requests, true).get("cpu").copied())
+                .sum();
+            if let Err(error) = groups.set_class_shares(cpu) {
+                tracing::debug!(%error, "can't weigh the classes of pods");
+            }
+        }
+        if let Some(mirrors) = &self.ctx.mirrors {
+            self.table.all().iter().filter(|pod| mirrors.lacks(pod)).for_each(|pod| self.workers.wake(pods::uid(pod)));
+        }
+        let mut keep: HashSet<String> = self.workers.uids().into_iter().collect();
+        keep.extend(self.table.all().iter().map(|pod| pods::uid(pod).to_owned()));
+        self.ctx.statuses.retain(&keep);
+        self.ctx.backoff.lock().collect(jiff::Timestamp::now());
+        let ids = self.glances.values().flat_map(|glance| glance.containers.keys().cloned()).collect();
+        self.ctx.probes.retain_results(&ids);
+    }
+}
+
+async fn next<T>(receiver: &mut Option<mpsc::Receiver<T>>) -> Option<T> {
+    match receiver {
+        Some(receiver) => match receiver.recv().await {
+            Some(item) => Some(item),
+            // The sender is gone for good: nothing more will come from there.
+            None => std::future::pending().await,
+        },
+        None => std::future::pending().await,
+    }
+}
+
+/// The label of a pod's UID, for those that look at the runtime by themselves.
+pub fn uid_label() -> &'static str {
+    labels::POD_UID
+}

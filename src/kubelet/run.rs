@@ -1,0 +1,605 @@
+//! Start-up: flags and configuration into a running kubelet.
+
+use crate::allocation::Allocations;
+use crate::backoff::Backoff;
+use crate::cgroups::{Cgroups, Driver, unified};
+use crate::config::Config;
+use crate::events::{Events, Level, LogRecorder, Recorder};
+use crate::eviction::{Evictor, Least, Signal, enforced, thresholds};
+use crate::flags::{Options, command};
+use crate::gc::{ContainerGc, Policy};
+use crate::images::gc::ImageGc;
+use crate::images::{Images, Pulling};
+use crate::kubelet::{Inputs, Kubelet};
+use crate::logs::rotate::{self, rotate_all};
+use crate::mirror::Mirrors;
+use crate::node::addresses::detect;
+use crate::node::agent::Agent;
+use crate::node::lease::LeaseKeeper;
+use crate::node::machine::{Disk, Machine};
+use crate::node::status::{Pressure, Settings};
+use crate::objects::Objects;
+use crate::pods::files::{DnsSettings, parse_resolver};
+use crate::probes::ProbeManager;
+use crate::runtime::cri::Cri;
+use crate::runtime::resources::Rules;
+use crate::runtime::security;
+use crate::server::auth::Guard;
+use crate::server::{HealthOnly, Server, stats};
+use crate::sources::Manifests;
+use crate::status::manager::StatusManager;
+use crate::table::Table;
+use crate::units::{ResourceList, from_bytes, from_milli, milli, value};
+use crate::volumes::Volumes;
+use crate::work::context::{Context, RuntimeHealth};
+use crate::work::worker::Workers;
+use base::Fault;
+use base::flags::{Exit, Flags};
+use base::shutdown::{Shutdown, unless};
+use base::tls::{Authorities, Files, Identity};
+use client::{Connection, Informer, Selection};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Api;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+
+/// Runs the kubelet as a program; the first argument is its name.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let flags = match base::flags::parse(command(), args.into_iter().skip(1)) {
+        Ok(flags) => flags,
+        Err(Exit::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Err(Exit::Refuse(text)) => {
+            eprintln!("E kubelet: command failed: failed to parse kubelet flag: {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    base::logging::init(flags.logging());
+    base::tls::install();
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Fault::from)
+        .and_then(|runtime| runtime.block_on(async { run(&flags, base::shutdown::on_signals()?).await }));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the kubelet ends");
+            eprintln!("kubelet: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Hands events to the API through the client's recorder.
+struct ApiRecorder(client::Recorder);
+
+impl Recorder for ApiRecorder {
+    fn event(&self, about: ObjectReference, level: Level, reason: &str, message: String) {
+        let kind = match level {
+            Level::Normal => client::events::EventKind::Normal,
+            Level::Warning => client::events::EventKind::Warning,
+        };
+        self.0.record(&about, kind, reason, message);
+    }
+}
+
+/// Runs the kubelet until the shutdown; containers live on.
+///
+/// # Errors
+/// When it can't start.
+pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
+    let options = Options::from_flags(flags)?;
+    let config = options.config.clone();
+    check_machine(&config)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(options.root_dir.join("pods"))?;
+    protect_self(config.oom_score_adj);
+
+    let connection = connect(&options).await?;
+    let client = connection.as_ref().map(Connection::client);
+    let recorder: Arc<dyn Recorder> = match &client {
+        Some(client) => Arc::new(ApiRecorder(client::Recorder::core(client.clone(), "kubelet", &options.node_name))),
+        None => Arc::new(LogRecorder),
+    };
+    let events = Events::new(recorder);
+    events.node(&options.node_name, Level::Normal, "Starting", "Starting kubelet.");
+    if !unified() {
+        let text = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
+        events.node(&options.node_name, Level::Warning, "CgroupV1", text);
+    }
+
+    let images_endpoint = match config.image_service_endpoint.as_str() {
+        "" => &config.container_runtime_endpoint,
+        own => own,
+    };
+    let cri = Cri::new(&config.container_runtime_endpoint, images_endpoint)?;
+    let runtime_name = wait_for_runtime(&cri, &shutdown).await?;
+
+    let machine = Machine::read();
+    let rules = rules(&config, &machine);
+    let limits = thresholds(&config.eviction_hard())?;
+    let disk = Disk::of(&options.root_dir).unwrap_or_default();
+    let reserved = reserved(&config, &limits, &machine, &disk)?;
+    let cgroups = cgroups(&config, &cri, &rules).await?;
+    if let Some(groups) = &cgroups {
+        let all = machine.cpus * 1000 - reserved.get("cpu").map_or(0, milli);
+        let memory = machine.memory - reserved_without_eviction(&config);
+        let enforce = config.enforce_node_allocatable.iter().any(|place| place == "pods");
+        groups.set_up(enforce.then_some((all, memory)))?;
+        if enforce {
+            enforced(&events, &options.node_name);
+        }
+    }
+
+    let host_ips = addresses(&options)?;
+    let statuses = Arc::new(StatusManager::default());
+    let (objects, object_changes) = Objects::new(connection.clone());
+    // The workers need the probes, and these wake the workers: the way back must keep nothing alive.
+    let workers_slot: Arc<std::sync::OnceLock<Weak<Workers>>> = Arc::default();
+    let waker = workers_slot.clone();
+    let probes = ProbeManager::new(cri.clone(), events.clone(), statuses.clone(), move |uid| {
+        if let Some(workers) = waker.get().and_then(Weak::upgrade) {
+            workers.wake(uid);
+        }
+    });
+    let pulling = Pulling {
+        parallel: config.parallel_pulls(),
+        per_second: config.registry_pull_qps,
+        burst: config.registry_burst,
+    };
+    let ctx = Arc::new(Context {
+        node: options.node_name.clone(),
+        cri: cri.clone(),
+        runtime_name,
+        client: client.clone(),
+        events: events.clone(),
+        statuses: statuses.clone(),
+        probes,
+        volumes: Volumes::new(options.root_dir.clone(), objects.clone()),
+        objects,
+        images: Images::new(cri.clone(), events.clone(), pulling),
+        cgroups,
+        rules,
+        allocations: Allocations::load(&options.root_dir),
+        mirrors: client.clone().map(|client| Mirrors::new(client, options.node_name.clone())),
+        backoff: Mutex::new(Backoff::crash_loop(signed(config.crash_loop_back_off.max_container_restart_period.0))),
+        security: security::Settings {
+            seccomp_root: options.root_dir.join("seccomp"),
+            seccomp_default: config.seccomp_default,
+        },
+        dns: dns(&config),
+        log_root: config.pod_logs_dir.clone().into(),
+        host_ips: RwLock::new(host_ips.iter().map(ToString::to_string).collect()),
+        allocatable: RwLock::default(),
+        health: RwLock::new(RuntimeHealth::default()),
+        resync: config.sync_frequency.0,
+    });
+
+    let table = Arc::new(Table::default());
+    let (finished_send, finished) = mpsc::unbounded_channel();
+    let workers = Arc::new(Workers::new(ctx.clone(), finished_send));
+    if workers_slot.set(Arc::downgrade(&workers)).is_err() {
+        return Err("the workers were made twice".into());
+    }
+    let node: Arc<RwLock<Node>> = Arc::default();
+    let pods = connection.as_ref().map(|connection| pods_of(connection, &options.node_name));
+    let kubelet = Kubelet::new(
+        ctx.clone(),
+        table.clone(),
+        workers.clone(),
+        node.clone(),
+        pods,
+        config.allowed_unsafe_sysctls.clone(),
+    );
+    let listed = kubelet.listed.clone();
+    let pressure: Arc<RwLock<Pressure>> = Arc::default();
+    let wake = Arc::new(Notify::new());
+    let agent = Agent {
+        ctx: ctx.clone(),
+        settings: settings(&options, reserved),
+        node: node.clone(),
+        pressure: pressure.clone(),
+        listed: listed.clone(),
+        root: options.root_dir.clone(),
+        update: config.node_status_update_frequency.0,
+        report: config.report_frequency(),
+        hold: signed(config.eviction_pressure_transition_period.0),
+        wake: wake.clone(),
+        register: config.register_node,
+        machine,
+        damper: Mutex::default(),
+        pod_cidr: Mutex::default(),
+    };
+    // Admission looks at the node: it must be known before the first pod.
+    agent.prepare().await;
+    if !config.pod_cidr.is_empty() && client.is_none() {
+        cri.set_pod_cidr(&config.pod_cidr).await?;
+    }
+    let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &options.node_name, &node, &wake));
+
+    let servers = serve(flags, &options, &ctx, &table, &listed, &shutdown)?;
+    let (requests, requested) = mpsc::channel(16);
+    let image_gc = Arc::new(ImageGc::new(cri.clone(), events.clone(), options.node_name.clone(), image_policy(&config)));
+    let evictor = Evictor {
+        ctx: ctx.clone(),
+        table: table.clone(),
+        thresholds: limits,
+        pressure,
+        wake,
+        requests,
+        images: image_gc.clone(),
+    };
+    let gc = ContainerGc {
+        cri: cri.clone(),
+        table,
+        workers,
+        log_root: config.pod_logs_dir.clone().into(),
+        policy: Policy {
+            min_age: options.dead_age,
+            per_container: options.dead_per_container,
+            total: options.dead_containers,
+        },
+    };
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(evictor.run()));
+    let gc = Arc::new(gc);
+    periodic(&shutdown, Duration::from_secs(60), move || {
+        let gc = gc.clone();
+        async move { gc.run_once().await }
+    });
+    if config.image_gc_high_threshold_percent < 100 {
+        periodic(&shutdown, Duration::from_secs(300), move || {
+            let gc = image_gc.clone();
+            async move { gc.run_once().await }
+        });
+    }
+    let log_limits = log_limits(&config)?;
+    periodic(&shutdown, config.container_log_monitor_interval.0, move || {
+        let cri = cri.clone();
+        async move { rotate_all(&cri, log_limits).await }
+    });
+    if let Some(client) = client {
+        tokio::spawn(shutdown.clone().run_until_cancelled_owned(statuses.run(client.clone())));
+        let lease = LeaseKeeper {
+            client,
+            node: options.node_name.clone(),
+            seconds: config.node_lease_duration_seconds,
+        };
+        tokio::spawn(lease.run(shutdown.clone()));
+    }
+    tokio::spawn(agent.run(shutdown.clone()));
+
+    let manifests = (!config.static_pod_path.is_empty()).then(|| {
+        let (send, receive) = mpsc::channel(1);
+        let path = config.static_pod_path.clone().into();
+        tokio::spawn(Manifests::new(path, options.node_name.clone(), config.file_check_frequency.0).run(send));
+        receive
+    });
+    tracing::info!(node = options.node_name, version = base::version::GIT_VERSION, "started kubelet");
+    kubelet.run(Inputs { manifests, finished, objects: object_changes, requests: requested }, shutdown).await;
+    // The ports are free again when this returns.
+    for server in servers {
+        server.await?;
+    }
+    Ok(())
+}
+
+fn signed(duration: Duration) -> jiff::SignedDuration {
+    jiff::SignedDuration::try_from(duration).unwrap_or(jiff::SignedDuration::MAX)
+}
+
+/// Refuses a machine that the configuration does not allow.
+fn check_machine(config: &Config) -> Result<(), Fault> {
+    if config.fail_cgroup_v1 && !unified() {
+        return Err("kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is unsupported and will be removed in a future release".into());
+    }
+    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if config.fail_swap_on && swaps.lines().count() > 1 {
+        return Err(format!(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on flag to false. /proc/swaps contained: {:?}",
+            swaps.lines().collect::<Vec<_>>()
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Asks the kernel to spare the kubelet. Not every container that it runs in may ask.
+fn protect_self(score: i32) {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
+        tracing::debug!(score, %error, "can't set the kubelet's own out-of-memory score");
+    }
+}
+
+async fn connect(options: &Options) -> Result<Option<Connection>, Fault> {
+    let Some(kubeconfig) = &options.kubeconfig else {
+        tracing::info!("standalone mode, no API client");
+        return Ok(None);
+    };
+    if !kubeconfig.exists()
+        && let Some(first) = &options.bootstrap_kubeconfig
+    {
+        crate::bootstrap::bootstrap(first, kubeconfig, &options.cert_dir, &options.node_name).await?;
+    }
+    Ok(Some(Connection::open(Some(kubeconfig), "kubelet").await?))
+}
+
+/// The runtime's name, as soon as it answers.
+async fn wait_for_runtime(cri: &Cri, shutdown: &Shutdown) -> Result<String, Fault> {
+    let mut told = false;
+    loop {
+        match cri.version().await {
+            Ok(version) => {
+                tracing::info!(runtime = version.runtime_name, version = version.runtime_version, "container runtime answers");
+                return Ok(version.runtime_name);
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(%error, "waiting for the container runtime");
+                }
+            }
+        }
+        if unless(shutdown, tokio::time::sleep(Duration::from_millis(200))).await.is_none() {
+            return Err("shut down while waiting for the container runtime".into());
+        }
+    }
+}
+
+fn rules(config: &Config, machine: &Machine) -> Rules {
+    Rules {
+        cpu_quota: config.cpu_cfs_quota,
+        cpu_period: config.cpu_cfs_quota_period.0.as_micros() as i64,
+        memory_capacity: machine.memory,
+        unified: unified(),
+        single_process_oom_kill: config.single_process_oom_kill.unwrap_or(!unified()),
+        huge_page_sizes: machine.huge_page_names(),
+    }
+}
+
+async fn cgroups(config: &Config, cri: &Cri, rules: &Rules) -> Result<Option<Cgroups>, Fault> {
+    if !config.cgroups_per_qos {
+        return Ok(None);
+    }
+    // A runtime that says which driver it uses knows best; older ones don't say.
+    let driver = match cri.cgroup_driver().await {
+        Ok(Some(k8s_cri::v1::CgroupDriver::Systemd)) => Driver::Systemd,
+        Ok(Some(k8s_cri::v1::CgroupDriver::Cgroupfs)) => Driver::Cgroupfs,
+        Ok(None) | Err(_) if config.cgroup_driver == "systemd" => Driver::Systemd,
+        Ok(None) | Err(_) => Driver::Cgroupfs,
+    };
+    let pids = (config.pod_pids_limit > 0).then_some(config.pod_pids_limit);
+    Ok(Some(Cgroups::new(driver, &config.cgroup_root, rules.clone(), pids)))
+}
+
+fn amount(list: &BTreeMap<String, String>, name: &str) -> Result<i64, Fault> {
+    match list.get(name) {
+        None => Ok(0),
+        Some(text) => match api::quantity::Quantity::parse(text) {
+            Ok(quantity) => Ok(quantity.milli_value()),
+            Err(_) => Err(format!("invalid quantity {text:?} for reserved {name:?}").into()),
+        },
+    }
+}
+
+fn reserved_without_eviction(config: &Config) -> i64 {
+    let of = |list| amount(list, "memory").unwrap_or(0) / 1000;
+    of(&config.kube_reserved) + of(&config.system_reserved)
+}
+
+/// What is kept from pods: for the cluster's parts, for the system, and what an eviction would defend.
+fn reserved(
+    config: &Config, limits: &BTreeMap<Signal, Least>, machine: &Machine, disk: &Disk,
+) -> Result<ResourceList, Fault> {
+    let both = |name: &str| -> Result<i64, Fault> {
+        Ok(amount(&config.kube_reserved, name)? + amount(&config.system_reserved, name)?)
+    };
+    let defended = |signal, whole| limits.get(&signal).map_or(0, |least| least.of(whole) as i64);
+    let memory = both("memory")? / 1000 + defended(Signal::Memory, machine.memory as u64);
+    let storage = both("ephemeral-storage")? / 1000 + defended(Signal::Disk, disk.capacity);
+    let mut list = ResourceList::new();
+    let mut put = |name: &str, quantity: Quantity| {
+        if value(&quantity) > 0 {
+            list.insert(name.into(), quantity);
+        }
+    };
+    put("cpu", from_milli(both("cpu")?));
+    put("memory", from_bytes(memory));
+    put("ephemeral-storage", from_bytes(storage));
+    Ok(list)
+}
+
+fn addresses(options: &Options) -> Result<Vec<IpAddr>, Fault> {
+    let given: Vec<IpAddr> = options.node_ips.iter().copied().filter(|ip| !ip.is_unspecified()).collect();
+    match given.is_empty() {
+        true => Ok(vec![detect(&options.node_name)?]),
+        false => Ok(given),
+    }
+}
+
+fn dns(config: &Config) -> DnsSettings {
+    let node = match config.resolv_conf.as_str() {
+        "" => parse_resolver("nameserver 127.0.0.1\nsearch .\n"),
+        path => match std::fs::read_to_string(path) {
+            Ok(text) => parse_resolver(&text),
+            Err(error) => {
+                tracing::warn!(path, %error, "can't read the node's resolver configuration");
+                Default::default()
+            }
+        },
+    };
+    DnsSettings { cluster_dns: config.cluster_dns.clone(), cluster_domain: config.cluster_domain.clone(), node }
+}
+
+fn pods_of(connection: &Connection, node: &str) -> Informer<Pod> {
+    let slot = connection.watch_slot();
+    let api = Api::all(slot.client());
+    Informer::start(api, &Selection::fields(format!("spec.nodeName={node}")), slot)
+}
+
+fn watch_node(connection: &Connection, name: &str, node: &Arc<RwLock<Node>>, wake: &Arc<Notify>) -> Informer<Node> {
+    let slot = connection.watch_slot();
+    let informer: Informer<Node> = Informer::start(Api::all(slot.client()), &Selection::named(name), slot);
+    let (node, wake) = (node.clone(), wake.clone());
+    informer.on_change(move |change| match change {
+        client::Change::Removed(_) => wake.notify_one(),
+        client::Change::Added(new) | client::Change::Updated(_, new) => {
+            let before = node.read().spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
+            let cidr = new.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
+            // The status is our own to make: what the API has of it is only an echo.
+            let status = node.read().status.clone();
+            *node.write() = Node { status: status.or_else(|| new.status.clone()), ..Node::clone(new) };
+            if cidr != before {
+                wake.notify_one();
+            }
+        }
+    });
+    informer
+}
+
+fn settings(options: &Options, reserved: ResourceList) -> Settings {
+    let config = &options.config;
+    Settings {
+        name: options.node_name.clone(),
+        labels: options.node_labels.clone(),
+        taints: config.register_with_taints.clone(),
+        provider_id: config.provider_id.clone(),
+        external_cloud: options.external_cloud,
+        attach_by_controller: config.enable_controller_attach_detach,
+        port: config.port,
+        max_pods: config.max_pods.into(),
+        pods_per_core: config.pods_per_core.into(),
+        reserved,
+        max_images: usize::try_from(config.node_status_max_images).ok(),
+    }
+}
+
+fn image_policy(config: &Config) -> crate::images::gc::Policy {
+    crate::images::gc::Policy {
+        high: config.image_gc_high_threshold_percent.max(0) as u64,
+        low: config.image_gc_low_threshold_percent.max(0) as u64,
+        min_age: config.image_minimum_gc_age.0,
+        max_age: config.image_maximum_gc_age.0,
+    }
+}
+
+fn log_limits(config: &Config) -> Result<rotate::Limits, Fault> {
+    let size = api::quantity::Quantity::parse(&config.container_log_max_size)
+        .map_err(|_| format!("failed to parse containerLogMaxSize {:?}", config.container_log_max_size))?;
+    Ok(rotate::Limits { size: size.value().max(0) as u64, files: config.container_log_max_files.max(2) as usize })
+}
+
+/// Does something every so often until the shutdown.
+fn periodic<F: Future<Output = ()> + Send>(
+    shutdown: &Shutdown, every: Duration, work: impl Fn() -> F + Send + 'static,
+) where
+    F: 'static,
+{
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        while unless(&shutdown, tokio::time::sleep(every)).await.is_some() {
+            work().await;
+        }
+    });
+}
+
+/// The serving certificate: given, or made once and kept.
+fn identity(options: &Options, ips: &[String]) -> Result<Arc<Identity>, Fault> {
+    let config = &options.config;
+    if !config.tls_cert_file.is_empty() && !config.tls_private_key_file.is_empty() {
+        let files = Files { cert: config.tls_cert_file.clone().into(), key: config.tls_private_key_file.clone().into() };
+        return Ok(Identity::from_files(files)?);
+    }
+    let files = Files { cert: options.cert_dir.join("kubelet.crt"), key: options.cert_dir.join("kubelet.key") };
+    if !(files.cert.exists() && files.key.exists()) {
+        let mut names = vec![options.node_name.clone(), "localhost".into()];
+        names.extend(ips.iter().cloned());
+        let made = rcgen::generate_simple_self_signed(names)?;
+        std::fs::create_dir_all(&options.cert_dir)?;
+        crate::bootstrap::write_secret(&files.key, &made.signing_key.serialize_pem())?;
+        std::fs::write(&files.cert, made.cert.pem())?;
+    }
+    Ok(Identity::from_files(files)?)
+}
+
+fn serve(
+    flags: &Flags, options: &Options, ctx: &Arc<Context>, table: &Arc<Table>,
+    listed: &Arc<RwLock<Option<std::time::Instant>>>, shutdown: &Shutdown,
+) -> Result<Vec<JoinHandle<()>>, Fault> {
+    let config = &options.config;
+    let ca_file = Path::new(&config.authentication.x509.client_ca_file);
+    let authorities = match ca_file.as_os_str().is_empty() {
+        true => None,
+        false => Some(Authorities::load(ca_file)?),
+    };
+    if let Some(authorities) = &authorities {
+        authorities.keep_fresh(shutdown);
+    }
+    let make = |guard: Option<Guard>| {
+        Arc::new(Server {
+            ctx: ctx.clone(),
+            table: table.clone(),
+            guard,
+            configz: serde_json::to_value(config).unwrap_or_default(),
+            flags: flags.all(),
+            debugging: config.enable_debugging_handlers,
+            system_logs: config.enable_system_log_handler && config.enable_debugging_handlers,
+            listed: listed.clone(),
+            meter: stats::Meter::default(),
+        })
+    };
+    let guard = Guard::new(
+        options.node_name.clone(),
+        ctx.client.clone(),
+        authorities.clone(),
+        config.authentication.clone(),
+        config.authorization.clone(),
+    );
+    let server = make(Some(guard));
+    // Streams outlive a request by hours; they end with the process.
+    let limits = base::server::Limits { drain: Duration::from_secs(1), ..Default::default() };
+    let mut servers = Vec::new();
+    if config.enable_server {
+        let identity = identity(options, &ctx.host_ips.read())?;
+        identity.keep_fresh(shutdown);
+        let ask: Vec<Arc<Authorities>> = authorities.into_iter().collect();
+        let policy = base::tls::Policy {
+            min_version: config.tls_min_version.clone(),
+            cipher_suites: config.tls_cipher_suites.clone(),
+        };
+        let tls = base::tls::server(identity, (!ask.is_empty()).then_some(ask.as_slice()), &policy)?;
+        let listener = listen(&config.address, config.port)?;
+        servers.push(tokio::spawn(base::server::serve(listener, Some(tls), limits, server.clone(), shutdown.clone())));
+        if config.read_only_port != 0 {
+            let listener = listen(&config.address, config.read_only_port)?;
+            let mut open = make(None);
+            if let Some(open) = Arc::get_mut(&mut open) {
+                open.debugging = false;
+                open.system_logs = false;
+            }
+            servers.push(tokio::spawn(base::server::serve(listener, None, limits, open, shutdown.clone())));
+        }
+    }
+    if config.healthz_port != 0 {
+        let listener = listen(&config.healthz_bind_address, config.healthz_port)?;
+        let health = Arc::new(HealthOnly(server.clone()));
+        servers.push(tokio::spawn(base::server::serve(listener, None, limits, health, shutdown.clone())));
+    }
+    Ok(servers)
+}
+
+fn listen(address: &str, port: u16) -> Result<tokio::net::TcpListener, Fault> {
+    let ip: IpAddr = address.parse().map_err(|_| format!("invalid address {address:?}"))?;
+    let at = SocketAddr::new(ip, port);
+    base::server::listen(at, false).map_err(|error| format!("can't listen at {at}: {error}").into())
+}
