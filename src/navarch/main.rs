@@ -21,6 +21,7 @@ const COMPONENTS: &[Component] = &[
     ("kube-apiserver", apiserver::main),
     ("kube-controller-manager", controllers::main),
     ("kube-scheduler", scheduler::main),
+    ("kubelet", kubelet::main),
     ("kube-proxy", proxy::main),
     ("dns", dns::main),
 ];
