@@ -97,15 +97,16 @@ impl Context {
         self.stop.run_until_cancelled(queue.serve(workers, self.name, run)).await;
     }
 
-    /// Runs `work` now and after each period, until the controller must end.
-    pub async fn every(&self, period: Duration, mut work: impl AsyncFnMut()) {
+    /// Ticks now and after each period.
+    pub fn ticks(period: Duration) -> tokio::time::Interval {
         let mut ticks = tokio::time::interval(period);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        while self.stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            if self.stop.run_until_cancelled(work()).await.is_none() {
-                return;
-            }
-        }
+        ticks
+    }
+
+    /// Waits for the next tick; whether it came before the controller must end.
+    pub async fn next(&self, ticks: &mut tokio::time::Interval) -> bool {
+        self.stop.run_until_cancelled(ticks.tick()).await.is_some()
     }
 
     /// How long until all objects are looked at again: one to two of `--min-resync-period`.

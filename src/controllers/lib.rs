@@ -10,12 +10,16 @@
 
 mod common;
 mod context;
+mod daemonset;
 mod deployment;
 mod gc;
+mod job;
 mod manager;
 mod namespace;
 mod network;
+mod nodes;
 mod options;
+mod podgc;
 mod replicaset;
 mod rootca;
 mod serviceaccount;

@@ -45,6 +45,9 @@ pub const TABLE: &[Row] = &[
         crate::network::run_mirroring
     ),
     row!("deployment-controller", "deployment-controller", ["deployment"], crate::deployment::run),
+    row!("daemonset-controller", "daemon-set-controller", ["daemonset"], crate::daemonset::run),
+    row!("job-controller", "job-controller", ["job"], crate::job::run),
+    row!("ttl-after-finished-controller", "ttl-after-finished-controller", ["ttl-after-finished"], crate::job::run_ttl),
     row!("replicaset-controller", "replicaset-controller", ["replicaset"], crate::replicaset::run),
     row!(
         "replicationcontroller-controller",
@@ -52,6 +55,11 @@ pub const TABLE: &[Row] = &[
         ["replicationcontroller"],
         crate::replicaset::run_replication_controllers
     ),
+    row!("pod-garbage-collector-controller", "pod-garbage-collector", ["podgc"], crate::podgc::run),
+    row!("node-lifecycle-controller", "node-controller", ["nodelifecycle"], crate::nodes::run_lifecycle),
+    row!("taint-eviction-controller", "node-controller", [], crate::nodes::run_eviction),
+    row!("node-ipam-controller", "node-controller", ["nodeipam"], crate::nodes::run_ipam),
+    row!("ttl-controller", "ttl-controller", ["ttl"], crate::nodes::run_ttl),
     row!("garbage-collector-controller", "generic-garbage-collector", ["garbagecollector"], crate::gc::run),
 ];
 

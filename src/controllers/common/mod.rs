@@ -3,5 +3,6 @@
 pub mod claim;
 pub mod expect;
 pub mod hash;
+pub mod history;
 pub mod pods;
 pub mod ranks;

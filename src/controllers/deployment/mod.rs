@@ -9,4 +9,5 @@ mod sets;
 mod shell;
 mod status;
 
+pub(crate) use sets::scaled;
 pub(crate) use shell::run;
