@@ -42,6 +42,12 @@ pub fn missing(programs: &[&str]) -> Option<String> {
     Some(text)
 }
 
+/// True when this runs as root.
+pub fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+}
+
 /// A cluster of one test.
 pub struct Cluster {
     dir: PathBuf,
@@ -81,6 +87,13 @@ impl Cluster {
         let mut args = vec!["up", "--control-plane-only"];
         args.extend(more);
         cluster.navarch(&args);
+        cluster
+    }
+
+    /// A whole cluster with containers. Takes root, and there can be one on a machine.
+    pub fn whole() -> Self {
+        let cluster = Self { dir: fresh_dir() };
+        print!("{}", cluster.navarch(&["up"]));
         cluster
     }
 
@@ -162,6 +175,18 @@ impl Cluster {
         let mut all = vec!["get", "-o", "json"];
         all.extend(args);
         serde_json::from_str(&self.kubectl(&all)).expect("kubectl prints JSON")
+    }
+
+    /// Polls kubectl until it fails.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    pub fn until_fails(&self, args: &[&str]) {
+        let end = Instant::now() + PATIENCE;
+        while self.try_kubectl(args).ok {
+            assert!(Instant::now() < end, "kubectl {args:?} never failed");
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// Polls kubectl until its output satisfies a condition.

@@ -29,7 +29,7 @@ pub async fn up(layout: &Layout, settings: &Settings, args: &Args, progress: &Pr
     start(layout, settings, APISERVER)?;
     progress.step(format!("etcd listens at {}, the API server starts", settings.etcd_port));
     let client = apply::client(&layout.kubeconfig("super-admin")).await?;
-    ready(layout, &client).await?;
+    ready(layout, &client, &[ETCD, APISERVER], Duration::from_secs(30)).await?;
     let access = super::manifests::ADDONS[0].1;
     for object in super::manifests::objects(access)? {
         apply::apply(&client, &object).await?;
@@ -61,20 +61,20 @@ pub fn start(layout: &Layout, settings: &Settings, name: &str) -> Result<()> {
     process::start(layout, name, &mut command).map(drop)
 }
 
-/// Waits for readiness, and says what a process said last when it ended instead.
-async fn ready(layout: &Layout, client: &kube::Client) -> Result<()> {
-    let waiting = apply::wait_ready(client, "/readyz", Duration::from_secs(30));
+/// Waits until the API server is ready, as long as these processes live.
+///
+/// # Errors
+/// When it is not ready in time, or a process ended: with what that said last.
+pub async fn ready(layout: &Layout, client: &kube::Client, processes: &[&str], patience: Duration) -> Result<()> {
+    let waiting = apply::wait_ready(client, "/readyz", patience);
     tokio::pin!(waiting);
     loop {
         tokio::select! {
             result = &mut waiting => return result,
-            () = tokio::time::sleep(Duration::from_millis(200)) => {
-                for name in [ETCD, APISERVER] {
-                    if process::running(layout, name).is_none() {
-                        return Err(Error::new(format!("starting {name}"), process::last_line(&process::log_path(layout, name))));
-                    }
-                }
-            }
+            () = tokio::time::sleep(Duration::from_millis(200)) => {}
+        }
+        if let Some(name) = processes.iter().find(|name| process::running(layout, name).is_none()) {
+            return Err(Error::new(format!("starting {name}"), process::last_line(&process::log_path(layout, name))));
         }
     }
 }

@@ -91,7 +91,7 @@ async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> 
     progress.step("the kubelet runs and starts the control plane as static pods");
 
     let client = apply::client(&layout.kubeconfig("super-admin")).await?;
-    apply::wait_ready(&client, "/readyz", Duration::from_secs(120)).await?;
+    control_plane::ready(layout, &client, &[KUBELET, runtime::NAME], Duration::from_secs(120)).await?;
     progress.step(format!("the API server is ready at {}", settings.server()));
 
     apply_addons(&client, layout, &settings, &values).await?;
