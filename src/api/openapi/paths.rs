@@ -46,10 +46,10 @@ pub(super) enum Content {
 }
 
 /// Where a parameter stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Place {
-    Query,
     Path,
+    Query,
 }
 
 impl Place {
@@ -96,7 +96,7 @@ impl Path {
     /// Moves to the path what all its operations take.
     fn hoist(&mut self) {
         for operation in &mut self.operations {
-            operation.parameters.sort_by(|a, b| a.name.cmp(&b.name));
+            operation.parameters.sort_by(|a, b| (&a.name, a.place).cmp(&(&b.name, b.place)));
         }
         let Some((first, rest)) = self.operations.split_first() else { return };
         let everywhere = |p: &&Parameter| rest.iter().all(|operation| operation.parameters.contains(p));
@@ -388,7 +388,9 @@ impl Maker<'_> {
             delete.parameters.push(self.name(kind));
             delete.parameters.extend(self.delete_parameters());
             delete.body = Some(Body { schema: meta("DeleteOptions"), required: false });
-            let answer = if self.row.answers_deleted { self.schema.to_string() } else { meta("Status") };
+            // Namespaces answer with the object only while it waits for its finalizers, which is not documented.
+            let with_object = self.row.answers_deleted && self.row.kind != "Namespace";
+            let answer = if with_object { self.schema.to_string() } else { meta("Status") };
             delete.responses = ok(&[200, 202], &answer);
             operations.push(delete);
         }

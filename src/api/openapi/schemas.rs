@@ -276,6 +276,9 @@ fn extensions(field: &Field, body: &mut Map) {
             }
         }
     }
+    if matches!(field.shape, Shape::Bytes) && field.list_stated {
+        add("list-type", "atomic".into());
+    }
     if let Some(atomic) = field.map_atomic {
         add("map-type", if atomic { "atomic" } else { "granular" }.into());
     }

@@ -46,6 +46,9 @@ impl Texts {
         let of = |name: &str| self.schemas.get(name)?.get("properties")?.get(field)?.get("description")?.as_str();
         of(name).or_else(|| match field {
             "kind" | "apiVersion" => of("io.k8s.apimachinery.pkg.apis.meta.v1.Status"),
+            "object" if name.ends_with(".WatchEvent") => {
+                Some("The object after the change, before it where it was deleted, or a Status where the watch failed.")
+            }
             _ => None,
         })
     }

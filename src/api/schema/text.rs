@@ -12,7 +12,8 @@
 //! A field line is indented and holds name, protobuf number (`2/5`: number 5 within the inlined message 2), shape and
 //! flags. Shapes: the primitive ones by name, `.Name` or a full name for a structure, `[]`, `[set]`, `[atomic]` or `[key,key]` before
 //! the items' shape for lists, `{}` before the values' shape for maps. Flags: `o` omitempty, `z` omitzero, `p` pointer,
-//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `merge`, `merge=KEY`, `replace`,
+//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `atomic` for bytes
+//! that OpenAPI calls an atomic list, `merge`, `merge=KEY`, `replace`,
 //! `retainKeys`, `go=TYPE` (Go's name of the type where the shape does not tell it), `enum=A|B` (`~` for a space), `default=JSON`
 //! (last, may hold spaces). The `scheme` line lists every group and version that upstream knows.
 
@@ -138,6 +139,7 @@ impl Parser {
                 "p" => field.pointer = true,
                 "r" => field.required = true,
                 "w" => field.wrapped = true,
+                "atomic" => field.list_stated = true,
                 "A" => field.map_atomic = Some(true),
                 "G" => field.map_atomic = Some(false),
                 "merge" => field.patch_merge = true,
