@@ -11,9 +11,11 @@
 //! [`status::Status`] in upstream's words, or a [`field::Errors`] list that becomes one.
 
 pub mod codec;
+pub mod discovery;
 pub mod field;
 pub mod kinds;
 pub mod meta;
+pub mod openapi;
 pub mod patch;
 pub mod print;
 pub mod quantity;

@@ -46,6 +46,7 @@ pub struct Facts {
     types: Vec<Type>,
     names: HashMap<Arc<str>, TypeId>,
     kinds: HashMap<Gvk, TypeId>,
+    scheme: Vec<(Arc<str>, Arc<str>)>,
 }
 
 /// A type: a structure with fields.
@@ -163,8 +164,10 @@ pub struct Field {
     pub pointer: bool,
     /// Listed as required.
     pub required: bool,
-    /// Default that OpenAPI states, other than the zero value.
+    /// Default that OpenAPI states, other than the zero value of what is neither a pointer nor may be left out.
     pub default: Option<Box<Value>>,
+    /// Values that OpenAPI lists (of the items, for a list).
+    pub values: Option<Box<Vec<Arc<str>>>>,
     /// Strategic merge: lists are merged (patch strategy `merge`) rather than replaced.
     pub patch_merge: bool,
     /// Strategic merge: structures are replaced (patch strategy `replace`) rather than merged.
@@ -196,6 +199,7 @@ impl Field {
             pointer: false,
             required: false,
             default: None,
+            values: None,
             patch_merge: false,
             patch_replace: false,
             patch_retain_keys: false,
@@ -371,6 +375,12 @@ impl Facts {
             Some(&id) => Some(self.at(id)),
             None => self.below?.by_gvk(gvk),
         }
+    }
+
+    /// Every group and version that upstream knows, served or not, sorted: those in which the options of requests are
+    /// known.
+    pub fn scheme(&self) -> &[(Arc<str>, Arc<str>)] {
+        self.below.map_or(&self.scheme, Facts::scheme)
     }
 
     /// Every type of this layer.

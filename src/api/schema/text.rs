@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! # comment
+//! scheme /v1 apps/v1
 //! package io.k8s.api.core.v1 "" v1          package, then group and version of its kinds
 //! type Pod object                           flags: object, object=v1 (in the core group), atomic, keep, unions=JSON
 //!  metadata 1 io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta o
@@ -11,9 +12,10 @@
 //! A field line is indented and holds name, protobuf number (`2/5`: number 5 within the inlined message 2), shape and
 //! flags. Shapes: the primitive ones by name, `.Name` or a full name for a structure, `[]`, `[set]`, `[atomic]` or `[key,key]` before
 //! the items' shape for lists, `{}` before the values' shape for maps. Flags: `o` omitempty, `z` omitzero, `p` pointer,
-//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `merge`, `merge=KEY`, `replace`,
-//! `retainKeys`, `go=TYPE` (Go's name of the type where the shape does not tell it), `default=JSON` (last, may hold
-//! spaces).
+//! `r` required, `w` wrapped list, `A` and `G` for map type atomic and granular, `atomic` for bytes
+//! that OpenAPI calls an atomic list, `merge`, `merge=KEY`, `replace`,
+//! `retainKeys`, `go=TYPE` (Go's name of the type where the shape does not tell it), `enum=A|B` (`~` for a space), `default=JSON`
+//! (last, may hold spaces). The `scheme` line lists every group and version that upstream knows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -54,7 +56,10 @@ impl Parser {
         let (mut package, mut group, mut version) = ("", self.intern(""), self.intern(""));
         let mut open: Option<Type> = None;
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-            if let Some(rest) = line.strip_prefix("package ") {
+            if let Some(rest) = line.strip_prefix("scheme ") {
+                let pairs = rest.split(' ').filter_map(|pair| pair.split_once('/'));
+                facts.scheme = pairs.map(|(group, version)| (self.intern(group), self.intern(version))).collect();
+            } else if let Some(rest) = line.strip_prefix("package ") {
                 let words: Vec<&str> = rest.split(' ').collect();
                 package = words[0];
                 group = self.intern(words[1].trim_matches('"'));
@@ -134,6 +139,7 @@ impl Parser {
                 "p" => field.pointer = true,
                 "r" => field.required = true,
                 "w" => field.wrapped = true,
+                "atomic" => field.list_stated = true,
                 "A" => field.map_atomic = Some(true),
                 "G" => field.map_atomic = Some(false),
                 "merge" => field.patch_merge = true,
@@ -145,6 +151,10 @@ impl Parser {
                         field.patch_merge_key = self.intern(key);
                     }
                     Some(("go", name)) => field.go_type = self.intern(name),
+                    Some(("enum", values)) => {
+                        let values = values.split('|').map(|value| self.intern(&value.replace('~', " ")));
+                        field.values = Some(Box::new(values.collect()));
+                    }
                     _ => panic!("unknown flag {other} in {line}"),
                 },
             }

@@ -4,7 +4,7 @@
 //! those are empty for protobuf objects and written nevertheless.
 
 mod read;
-mod wire;
+pub(crate) mod wire;
 mod write;
 
 use crate::Value;

@@ -2,7 +2,7 @@
 
 /// A field on the wire.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Wire<'a> {
+pub(crate) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
@@ -20,7 +20,7 @@ impl Wire<'_> {
     }
 
     /// The error for a field of another wire type than its message has.
-    pub(super) fn unlike<T>(&self, field: &str) -> Result<T, String> {
+    pub(crate) fn unlike<T>(&self, field: &str) -> Result<T, String> {
         Err(format!("proto: wrong wireType = {} for field {field}", self.kind()))
     }
 }
@@ -28,17 +28,17 @@ impl Wire<'_> {
 const EOF: &str = "unexpected EOF";
 
 /// Fields of a message one after the other; an error ends it. `message` is for errors.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// The next field's number and content; groups, which nobody writes any more, are passed over.
-    pub(super) fn next(&mut self, message: &str) -> Result<Option<(u32, Wire<'a>)>, String> {
+    pub(crate) fn next(&mut self, message: &str) -> Result<Option<(u32, Wire<'a>)>, String> {
         loop {
             if self.rest.is_empty() {
                 return Ok(None);
@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
-    pub(super) fn varint(&mut self) -> Result<u64, String> {
+    pub(crate) fn varint(&mut self) -> Result<u64, String> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let (&byte, rest) = self.rest.split_first().ok_or(EOF)?;
@@ -113,12 +113,12 @@ impl<'a> Fields<'a> {
         Err("proto: integer overflow".into())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 }
 
-pub(super) fn push_varint(mut n: u64, out: &mut Vec<u8>) {
+pub(crate) fn push_varint(mut n: u64, out: &mut Vec<u8>) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -131,19 +131,19 @@ fn tag(number: u32, kind: u8, out: &mut Vec<u8>) {
 }
 
 /// A varint field; negative numbers take ten bytes.
-pub(super) fn varint(number: u32, n: i64, out: &mut Vec<u8>) {
+pub(crate) fn varint(number: u32, n: i64, out: &mut Vec<u8>) {
     tag(number, 0, out);
     push_varint(n as u64, out);
 }
 
 /// A floating-point field.
-pub(super) fn double(number: u32, n: f64, out: &mut Vec<u8>) {
+pub(crate) fn double(number: u32, n: f64, out: &mut Vec<u8>) {
     tag(number, 1, out);
     out.extend_from_slice(&n.to_le_bytes());
 }
 
 /// A text or bytes field.
-pub(super) fn bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
     tag(number, 2, out);
     push_varint(content.len() as u64, out);
     out.extend_from_slice(content);
@@ -151,7 +151,7 @@ pub(super) fn bytes(number: u32, content: &[u8], out: &mut Vec<u8>) {
 
 /// A message field. Its length is known only when it is written: one byte is kept for it, and a longer length moves
 /// the body, which is rare and then small.
-pub(super) fn nested(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn nested(number: u32, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     tag(number, 2, out);
     let start = out.len();
     out.push(0);
