@@ -28,6 +28,8 @@ pub struct Documents {
     pub core: Aggregated,
     /// Aggregated form of all other groups.
     pub named: Aggregated,
+    /// OpenAPI documents that were asked for.
+    pub openapi: crate::endpoints::openapi::Kept,
 }
 
 /// An aggregated document.
@@ -72,7 +74,7 @@ impl Documents {
     fn new(table: &Table) -> Self {
         let groups = groups(table);
         let (core, named): (Vec<_>, Vec<_>) = groups.iter().partition(|g| g.name.is_empty());
-        Self { core: aggregate(&core), named: aggregate(&named), groups: groups.clone() }
+        Self { core: aggregate(&core), named: aggregate(&named), groups: groups.clone(), openapi: Default::default() }
     }
 
     /// The group of that name.

@@ -2,6 +2,7 @@
 
 pub mod debug;
 pub mod oidc;
+pub mod openapi;
 pub mod status;
 
 use std::sync::Arc;
@@ -49,6 +50,7 @@ pub async fn serve(server: &Arc<Server>, peer: &Peer, request: Request) -> Resul
             Ok(metrics(status::slis(server).await))
         }
         [".well-known", "openid-configuration"] => server.oidc.configuration(&request.method),
+        ["openapi", rest @ ..] => openapi::serve(server, &request, rest).unwrap_or_else(|| Err(page_not_found())),
         ["openid", "v1", "jwks"] => server.oidc.keys(&request.method),
         ["flagz"] => Ok(plain(StatusCode::OK, base::health::flagz(crate::options::NAME, &server.options.shown))),
         ["statusz"] => Ok(plain(StatusCode::OK, base::health::statusz(crate::options::NAME, &STATUSZ_PATHS))),
