@@ -8,6 +8,8 @@
 //! that gathers the one and does the other. A shell is woken by keys and by time, reads the world anew each time, and may
 //! be run again at any moment. Only the leader runs.
 
+mod aggregation;
+mod bootstrap;
 mod common;
 mod context;
 mod daemonset;

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::options::{self, Options};
-use crate::table::{TABLE, enabled};
+use crate::table::{ABSENT, TABLE, enabled};
 use base::flags::Exit;
 use base::health::{Checks, Endpoints, check};
 use client::leader::{Election, Lost};
@@ -118,6 +118,9 @@ async fn serve(options: &Options, stop: CancellationToken) -> Result<(), base::F
 async fn controllers(
     options: &Arc<Options>, connection: &Connection, stop: CancellationToken,
 ) -> Result<(), base::Fault> {
+    for name in options.controllers.iter().filter(|name| ABSENT.contains(&name.as_str())) {
+        tracing::warn!(controller = %name, "this controller is not implemented; it is not started");
+    }
     let informers = Informers::new(connection);
     let mut running = JoinSet::new();
     for row in TABLE.iter().filter(|row| enabled(row, &options.controllers)) {

@@ -31,7 +31,7 @@ impl Options {
     fn check(&self) -> Result<(), String> {
         for entry in self.controllers.iter().filter(|entry| *entry != "*") {
             let name = entry.strip_prefix('-').unwrap_or(entry);
-            if crate::table::find(name).is_none() {
+            if crate::table::find(name).is_none() && !crate::table::ABSENT.contains(&name) {
                 return Err(format!("{name:?} is not in the list of known controllers"));
             }
         }

@@ -2,7 +2,7 @@
 //! authority that signed the API server's certificate.
 
 use crate::context::{Context, Outcome};
-use crate::serviceaccount::tolerable;
+use crate::serviceaccount::{is_active, tolerable};
 use client::{Informer, Key, Queue, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ObjectMeta, PostParams};
@@ -53,8 +53,7 @@ enum Command {
 }
 
 fn plan(namespace: Option<&Namespace>, map: Option<&ConfigMap>, authority: &str) -> Option<Command> {
-    let phase = namespace?.status.as_ref().and_then(|status| status.phase.as_deref());
-    if phase != Some("Active") {
+    if !is_active(namespace?) {
         return None;
     }
     let data = BTreeMap::from([(FIELD.to_owned(), authority.to_owned())]);

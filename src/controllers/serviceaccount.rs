@@ -29,8 +29,13 @@ pub(crate) async fn run(context: Context) {
 
 /// Whether the namespace lacks its account.
 fn lacks(namespace: Option<&Namespace>, account: Option<&ServiceAccount>) -> bool {
-    let phase = namespace.and_then(|namespace| namespace.status.as_ref()?.phase.as_deref());
-    phase == Some("Active") && account.is_none()
+    namespace.is_some_and(is_active) && account.is_none()
+}
+
+/// Whether things may be made in a namespace.
+pub(crate) fn is_active(namespace: &Namespace) -> bool {
+    let phase = namespace.status.as_ref().and_then(|status| status.phase.as_deref());
+    namespace.metadata.deletion_timestamp.is_none() && phase != Some("Terminating")
 }
 
 async fn reconcile(
