@@ -37,7 +37,7 @@ impl NamespaceLifecycle {
         let phase = |namespace: &Value| object::text(namespace, &["status", "phase"]).to_string();
         if let Some(found) = review.find_settled("", "namespaces", "", review.namespace).await {
             let phase = phase(&*found.entry.value()?);
-            if phase != "Active" || !self.doubtful(review.namespace) {
+            if phase == "Terminating" || !self.doubtful(review.namespace) {
                 return Ok(phase);
             }
         }
