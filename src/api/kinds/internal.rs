@@ -71,7 +71,7 @@ fn tree(shape: &str, value: &Value) -> Tree {
         "bool" => Tree::Plain(value.as_bool().unwrap_or(false).to_string()),
         "int" => Tree::Plain(value.as_i64().unwrap_or(0).to_string()),
         "intstr" if value.is_null() => Tree::Plain("0".into()),
-        "intstr" => plain(value),
+        "intstr" | "raw" => plain(value),
         name => Tree::Fields(fields(name, value)),
     }
 }

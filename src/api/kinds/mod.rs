@@ -7,17 +7,25 @@
 //!
 //! [`Strategy`]: crate::resources::Strategy
 
+pub mod apps;
+pub mod batch;
 pub mod claim;
 pub mod compute;
+pub mod coordination;
+pub mod core;
 pub mod diff;
+pub mod discovery;
 pub mod image;
 pub mod internal;
 pub mod ip;
 pub mod pod;
 pub mod rbac;
+pub mod registration;
 pub mod rules;
+pub mod scheduling;
 pub mod signer;
 pub mod view;
+pub mod workload;
 
 #[cfg(test)]
 mod golden;

@@ -1,10 +1,11 @@
-//! Roles and their bindings, and the names of API services, which all may be any segment of a path.
+//! Roles and their bindings.
 
 use crate::Value;
 use crate::field::{Error, Errors, Path};
+use crate::kinds::rules;
 use crate::kinds::view::{View, fill, items_mut, structure};
-use crate::meta::check::push_all;
-use crate::meta::names;
+use crate::meta::check::{self, push_all};
+use crate::meta::{self, names};
 use crate::resources::{Context, Scope, Strategy};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -15,42 +16,11 @@ pub struct Role(pub Scope);
 /// RoleBindings and ClusterRoleBindings.
 pub struct Binding(pub Scope);
 
-fn rule(out: &mut Errors, rule: &Value, scope: Scope, path: &Path) {
-    if rule.items("verbs").is_empty() {
-        out.push(Error::required(&path.child("verbs"), "verbs must contain at least one value"));
-    }
-    let empty = |field: &str| rule.items(field).is_empty();
-    if !empty("nonResourceURLs") {
-        let (at, urls) = (path.child("nonResourceURLs"), rule.at("nonResourceURLs"));
-        if scope == Scope::Namespaced {
-            out.push(Error::invalid(&at, urls.clone(), "namespaced rules cannot apply to non-resource URLs"));
-        }
-        if !(empty("apiGroups") && empty("resources") && empty("resourceNames")) {
-            let why = "rules cannot apply to both regular resources and non-resource URLs";
-            out.push(Error::invalid(&at, urls.clone(), why));
-        }
-        return;
-    }
-    if empty("apiGroups") {
-        out.push(Error::required(&path.child("apiGroups"), "resource rules must supply at least one api group"));
-    }
-    if empty("resources") {
-        out.push(Error::required(&path.child("resources"), "resource rules must supply at least one resource"));
-    }
-}
-
-fn aggregation(out: &mut Errors, role: &Value) {
-    let Some(aggregation) = role.some("aggregationRule") else { return };
-    let path = Path::new("aggregationRule").child("clusterRoleSelectors");
-    if aggregation.items("clusterRoleSelectors").is_empty() {
-        let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
-        out.push(Error::required(&path, why));
-    }
-    for (i, selector) in aggregation.items("clusterRoleSelectors").iter().enumerate() {
-        if crate::selector::LabelSelector::from_object(selector).is_err() {
-            out.push(Error::invalid(&path.index(i), selector.clone(), "invalid label selector."));
-        }
-    }
+/// Metadata as of a new object, which these kinds look at first also on update.
+fn whole(new: &Value, scope: Scope) -> Errors {
+    let mut out = meta::validate(new, scope == Scope::Namespaced, &names::path_segment);
+    check::kube_finalizers(&mut out, new);
+    out
 }
 
 impl Strategy for Role {
@@ -60,65 +30,54 @@ impl Strategy for Role {
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
         let mut out = Errors::new();
-        for (i, each) in new.items("rules").iter().enumerate() {
-            rule(&mut out, each, self.0, &Path::new("rules").index(i));
-        }
-        if self.0 == Scope::Cluster {
-            aggregation(&mut out, new);
-        }
+        role(&mut out, new, self.0, false);
         out
     }
 
-    fn validate_update(&self, cx: &Context<'_>, new: &Value, _old: &Value) -> Errors {
-        self.validate_create(cx, new)
+    fn validate_update(&self, _cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
+        let mut out = whole(new, self.0);
+        let selectors = old.at("aggregationRule").items("clusterRoleSelectors");
+        role(&mut out, new, self.0, selectors.iter().any(check::selector_has_bad_value));
+        out
     }
 }
 
-impl Binding {
-    fn kinds(&self) -> &'static [&'static str] {
-        match self.0 {
-            Scope::Namespaced => &["Role", "ClusterRole"],
-            Scope::Cluster => &["ClusterRole"],
-        }
+fn role(out: &mut Errors, new: &Value, scope: Scope, any_value: bool) {
+    for (i, rule) in new.items("rules").iter().enumerate() {
+        policy_rule(out, rule, scope, &Path::new("rules").index(i));
     }
-
-    fn role(&self, out: &mut Errors, role: &Value) {
-        let path = Path::new("roleRef");
-        if role.text("apiGroup") != GROUP {
-            out.push(Error::not_supported(&path.child("apiGroup"), role.text("apiGroup"), &[GROUP]));
-        }
-        if !self.kinds().contains(&role.text("kind")) {
-            out.push(Error::not_supported(&path.child("kind"), role.text("kind"), self.kinds()));
-        }
-        match role.text("name") {
-            "" => out.push(Error::required(&path.child("name"), "")),
-            name => push_all(out, &path.child("name"), name, names::path_segment(name, false)),
-        }
+    let Some(aggregation) = new.some("aggregationRule") else { return };
+    let path = Path::new("aggregationRule").child("clusterRoleSelectors");
+    if aggregation.items("clusterRoleSelectors").is_empty() {
+        let detail = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+        out.push(Error::required(&path, detail));
     }
+    for (i, selector) in aggregation.items("clusterRoleSelectors").iter().enumerate() {
+        check::selector(out, selector, check::SelectorOptions { any_value }, &path.index(i));
+    }
+}
 
-    fn subject(&self, out: &mut Errors, subject: &Value, path: &Path) {
-        let (name, group) = (subject.text("name"), subject.text("apiGroup"));
-        if name.is_empty() {
-            out.push(Error::required(&path.child("name"), ""));
+fn policy_rule(out: &mut Errors, rule: &Value, scope: Scope, path: &Path) {
+    if rule.items("verbs").is_empty() {
+        out.push(Error::required(&path.child("verbs"), "verbs must contain at least one value"));
+    }
+    let urls = rule.items("nonResourceURLs");
+    if !urls.is_empty() {
+        let mut refuse = |detail: &str| out.push(Error::invalid(&path.child("nonResourceURLs"), urls.to_vec(), detail));
+        if scope == Scope::Namespaced {
+            refuse("namespaced rules cannot apply to non-resource URLs");
         }
-        match subject.text("kind") {
-            "ServiceAccount" => {
-                if !name.is_empty() {
-                    push_all(out, &path.child("name"), name, names::dns_subdomain(name, false));
-                }
-                if !group.is_empty() {
-                    out.push(Error::not_supported(&path.child("apiGroup"), group, &[""]));
-                }
-                if self.0 == Scope::Cluster && subject.text("namespace").is_empty() {
-                    out.push(Error::required(&path.child("namespace"), ""));
-                }
-            }
-            "User" | "Group" if group == GROUP => {}
-            "User" | "Group" => out.push(Error::not_supported(&path.child("apiGroup"), group, &[GROUP])),
-            other => {
-                let allowed = ["ServiceAccount", "User", "Group"];
-                out.push(Error::not_supported(&path.child("kind"), other, &allowed));
-            }
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|field| !rule.items(field).is_empty()) {
+            refuse("rules cannot apply to both regular resources and non-resource URLs");
+        }
+        return;
+    }
+    for (field, detail) in [
+        ("apiGroups", "resource rules must supply at least one api group"),
+        ("resources", "resource rules must supply at least one resource"),
+    ] {
+        if rule.items(field).is_empty() {
+            out.push(Error::required(&path.child(field), detail));
         }
     }
 }
@@ -127,7 +86,7 @@ impl Strategy for Binding {
     fn default(&self, object: &mut Value) {
         fill(structure(object, "roleRef"), "apiGroup", GROUP);
         for subject in items_mut(object, "subjects") {
-            if matches!(subject.text("kind"), "User" | "Group") {
+            if ["User", "Group"].contains(&subject.text("kind")) {
                 fill(subject, "apiGroup", GROUP);
             }
         }
@@ -139,28 +98,51 @@ impl Strategy for Binding {
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
         let mut out = Errors::new();
-        self.role(&mut out, new.at("roleRef"));
-        for (i, subject) in new.items("subjects").iter().enumerate() {
-            self.subject(&mut out, subject, &Path::new("subjects").index(i));
-        }
+        binding(&mut out, new, self.0);
         out
     }
 
-    fn validate_update(&self, cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
-        let mut out = self.validate_create(cx, new);
+    fn validate_update(&self, _cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
+        let mut out = whole(new, self.0);
+        binding(&mut out, new, self.0);
         if new.at("roleRef") != old.at("roleRef") {
-            out.push(Error::invalid(&Path::new("roleRef"), new.at("roleRef").clone(), "cannot change roleRef"));
+            let shown = crate::kinds::internal::show("RoleRef", new.at("roleRef"));
+            out.push(Error::invalid_shown(&Path::new("roleRef"), shown, "cannot change roleRef"));
         }
         out
     }
 }
 
-/// API services; their names hold a dot and may end in one (`v1.`).
-pub struct ApiService;
+fn binding(out: &mut Errors, new: &Value, scope: Scope) {
+    let (role, path) = (new.at("roleRef"), Path::new("roleRef"));
+    rules::supported(out, role.text("apiGroup"), &[GROUP], &path.child("apiGroup"));
+    let kinds: &[&str] = if scope == Scope::Namespaced { &["Role", "ClusterRole"] } else { &["ClusterRole"] };
+    rules::supported(out, role.text("kind"), kinds, &path.child("kind"));
+    match role.text("name") {
+        "" => out.push(Error::required(&path.child("name"), "")),
+        name => push_all(out, &path.child("name"), name, names::path_segment(name, false)),
+    }
+    for (i, one) in new.items("subjects").iter().enumerate() {
+        subject(out, one, scope, &Path::new("subjects").index(i));
+    }
+}
 
-impl Strategy for ApiService {
-    fn validate_name(&self, name: &str, prefix: bool) -> Vec<String> {
-        names::path_segment(name, prefix)
+fn subject(out: &mut Errors, subject: &Value, scope: Scope, path: &Path) {
+    let (name, group) = (subject.text("name"), subject.text("apiGroup"));
+    let group_path = path.child("apiGroup");
+    rules::required(out, subject, "name", path);
+    match subject.text("kind") {
+        "ServiceAccount" => {
+            if !name.is_empty() {
+                rules::dns_subdomain(out, name, &path.child("name"));
+            }
+            rules::supported(out, group, &[""], &group_path);
+            if scope == Scope::Cluster {
+                rules::required(out, subject, "namespace", path);
+            }
+        }
+        "User" | "Group" => rules::supported(out, group, &[GROUP], &group_path),
+        other => rules::supported(out, other, &["ServiceAccount", "User", "Group"], &path.child("kind")),
     }
 }
 

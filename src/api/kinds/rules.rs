@@ -202,3 +202,18 @@ fn condition(out: &mut Errors, condition: &Value, path: &Path) {
         out.push(Error::too_long(&path.child("message"), 32 * 1024));
     }
 }
+
+/// Bytes that base64 stands for.
+pub fn decoded_len(text: &str) -> usize {
+    text.len() / 4 * 3 - text.bytes().rev().take_while(|b| *b == b'=').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_decoded_bytes() {
+        assert_eq!(["", "eA==", "eHg=", "eHh4"].map(decoded_len), [0, 1, 2, 3]);
+    }
+}

@@ -65,6 +65,11 @@ pub fn generate_name(prefix: &str, random: u64) -> String {
     format!("{}{}", &prefix[..end], suffix(random))
 }
 
+/// Seconds since 1970 as a timestamp of the API (RFC 3339, UTC).
+pub fn timestamp(seconds: i64) -> String {
+    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+}
+
 /// Drops what a creator may not choose and fills in what the system does: creation time (RFC 3339) and UID.
 pub fn fill_system_fields(object: &mut Value, now: &str, uid: &str) {
     let meta = of(object);

@@ -5,7 +5,10 @@
 
 use super::build::{cluster, namespaced};
 use super::{Plain, Row};
-use crate::kinds::pod;
+use crate::kinds::{
+    apps, batch, coordination as leases, core as cores, discovery as slices, pod, rbac as roles,
+    scheduling as priorities,
+};
 
 const PROXY: &str = "create,delete,get,patch,update";
 const STREAM: &str = "create,get";
@@ -49,13 +52,13 @@ fn core() -> Vec<Row> {
             .short("cs")
             .not_stored("get,list")
             .deprecated("v1", 19, None, None),
-        namespaced(G, "configmaps", "ConfigMap", &Plain).short("cm"),
-        namespaced(G, "endpoints", "Endpoints", &Plain)
+        namespaced(G, "configmaps", "ConfigMap", &cores::ConfigMap).short("cm"),
+        namespaced(G, "endpoints", "Endpoints", &cores::Endpoints)
             .short("ep")
             .put_creates()
             .storage("services/endpoints")
             .deprecated("v1", 33, None, Some("discovery.k8s.io/v1 EndpointSlice")),
-        namespaced(G, "events", "Event", &Plain).short("ev").put_creates().fields(&[
+        namespaced(G, "events", "Event", &cores::Event).short("ev").put_creates().fields(&[
             "involvedObject.kind",
             "involvedObject.namespace",
             "involvedObject.name",
@@ -68,15 +71,15 @@ fn core() -> Vec<Row> {
             "source",
             "type",
         ]),
-        namespaced(G, "limitranges", "LimitRange", &Plain).short("limits").put_creates(),
-        cluster(G, "namespaces", "Namespace", &Plain)
+        namespaced(G, "limitranges", "LimitRange", &cores::LimitRange).short("limits").put_creates(),
+        cluster(G, "namespaces", "Namespace", &cores::Namespace)
             .answers_deleted()
             .short("ns")
             .verbs("create,delete,get,list,patch,update,watch")
             .fields(&["status.phase"])
             .own("finalize", "update")
             .status(),
-        cluster(G, "nodes", "Node", &Plain)
+        cluster(G, "nodes", "Node", &cores::Node)
             .short("no")
             .storage("minions")
             .fields(&["spec.unschedulable"])
@@ -113,21 +116,23 @@ fn core() -> Vec<Row> {
             .own("resize", WRITE)
             .status(),
         namespaced(G, "podtemplates", "PodTemplate", &pod::PodTemplate).answers_deleted(),
-        namespaced(G, "replicationcontrollers", "ReplicationController", &Plain)
+        namespaced(G, "replicationcontrollers", "ReplicationController", &apps::ReplicationController)
             .short("rc")
             .all()
             .storage("controllers")
             .fields(&["status.replicas"])
             .scale()
             .status(),
-        namespaced(G, "resourcequotas", "ResourceQuota", &Plain).answers_deleted().short("quota").status(),
-        namespaced(G, "secrets", "Secret", &Plain).fields(&["type"]),
-        namespaced(G, "serviceaccounts", "ServiceAccount", &Plain).answers_deleted().short("sa").sub_of(
-            "token",
-            "create",
-            ("authentication.k8s.io", "v1", "TokenRequest"),
-        ),
-        namespaced(G, "services", "Service", &Plain)
+        namespaced(G, "resourcequotas", "ResourceQuota", &cores::ResourceQuota)
+            .answers_deleted()
+            .short("quota")
+            .status(),
+        namespaced(G, "secrets", "Secret", &cores::Secret).fields(&["type"]),
+        namespaced(G, "serviceaccounts", "ServiceAccount", &cores::ServiceAccount)
+            .answers_deleted()
+            .short("sa")
+            .sub_of("token", "create", ("authentication.k8s.io", "v1", "TokenRequest")),
+        namespaced(G, "services", "Service", &cores::Service)
             .answers_deleted()
             .short("svc")
             .all()
@@ -141,7 +146,7 @@ fn core() -> Vec<Row> {
 
 fn apiregistration() -> Vec<Row> {
     vec![
-        cluster("apiregistration.k8s.io", "apiservices", "APIService", &crate::kinds::rbac::ApiService)
+        cluster("apiregistration.k8s.io", "apiservices", "APIService", &crate::kinds::registration::ApiService)
             .category("api-extensions")
             .storage("apiregistration.k8s.io/apiservices")
             .conditional()
@@ -152,21 +157,21 @@ fn apiregistration() -> Vec<Row> {
 fn apps() -> Vec<Row> {
     const G: &str = "apps";
     vec![
-        namespaced(G, "controllerrevisions", "ControllerRevision", &Plain),
-        namespaced(G, "daemonsets", "DaemonSet", &Plain).short("ds").all().status(),
-        namespaced(G, "deployments", "Deployment", &Plain).short("deploy").all().scale().status(),
-        namespaced(G, "replicasets", "ReplicaSet", &Plain)
+        namespaced(G, "controllerrevisions", "ControllerRevision", &apps::ControllerRevision),
+        namespaced(G, "daemonsets", "DaemonSet", &apps::DaemonSet).short("ds").all().status(),
+        namespaced(G, "deployments", "Deployment", &apps::Deployment).short("deploy").all().scale().status(),
+        namespaced(G, "replicasets", "ReplicaSet", &apps::ReplicaSet)
             .short("rs")
             .all()
             .fields(&["status.replicas"])
             .scale()
             .status(),
-        namespaced(G, "statefulsets", "StatefulSet", &Plain).short("sts").all().scale().status(),
+        namespaced(G, "statefulsets", "StatefulSet", &apps::StatefulSet).short("sts").all().scale().status(),
     ]
 }
 
 fn events() -> Vec<Row> {
-    let mut row = namespaced("events.k8s.io", "events", "Event", &Plain).short("ev").put_creates().fields(&[
+    let mut row = namespaced("events.k8s.io", "events", "Event", &cores::NewEvent).short("ev").put_creates().fields(&[
         "regarding.kind",
         "regarding.namespace",
         "regarding.name",
@@ -212,8 +217,8 @@ fn autoscaling() -> Vec<Row> {
 
 fn batch() -> Vec<Row> {
     vec![
-        namespaced("batch", "cronjobs", "CronJob", &Plain).short("cj").all().status(),
-        namespaced("batch", "jobs", "Job", &Plain).all().fields(&["status.successful"]).status(),
+        namespaced("batch", "cronjobs", "CronJob", &batch::CronJob).short("cj").all().status(),
+        namespaced("batch", "jobs", "Job", &batch::Job).all().fields(&["status.successful"]).status(),
     ]
 }
 
@@ -264,12 +269,10 @@ fn policy() -> Vec<Row> {
 fn rbac() -> Vec<Row> {
     const G: &str = "rbac.authorization.k8s.io";
     vec![
-        cluster(G, "clusterrolebindings", "ClusterRoleBinding", &crate::kinds::rbac::Binding(super::Scope::Cluster))
-            .put_creates(),
-        cluster(G, "clusterroles", "ClusterRole", &crate::kinds::rbac::Role(super::Scope::Cluster)).put_creates(),
-        namespaced(G, "rolebindings", "RoleBinding", &crate::kinds::rbac::Binding(super::Scope::Namespaced))
-            .put_creates(),
-        namespaced(G, "roles", "Role", &crate::kinds::rbac::Role(super::Scope::Namespaced)).put_creates(),
+        cluster(G, "clusterrolebindings", "ClusterRoleBinding", &roles::Binding(super::Scope::Cluster)).put_creates(),
+        cluster(G, "clusterroles", "ClusterRole", &roles::Role(super::Scope::Cluster)).put_creates(),
+        namespaced(G, "rolebindings", "RoleBinding", &roles::Binding(super::Scope::Namespaced)).put_creates(),
+        namespaced(G, "roles", "Role", &roles::Role(super::Scope::Namespaced)).put_creates(),
     ]
 }
 
@@ -322,7 +325,7 @@ fn scheduling() -> Vec<Row> {
     const G: &str = "scheduling.k8s.io";
     vec![
         namespaced(G, "podgroups", "PodGroup", &Plain).versions("v1alpha2").status(),
-        cluster(G, "priorityclasses", "PriorityClass", &Plain).short("pc"),
+        cluster(G, "priorityclasses", "PriorityClass", &priorities::PriorityClass).short("pc"),
         namespaced(G, "workloads", "Workload", &Plain).versions("v1alpha2"),
     ]
 }
@@ -330,13 +333,13 @@ fn scheduling() -> Vec<Row> {
 fn coordination() -> Vec<Row> {
     const G: &str = "coordination.k8s.io";
     vec![
-        namespaced(G, "leasecandidates", "LeaseCandidate", &Plain)
+        namespaced(G, "leasecandidates", "LeaseCandidate", &leases::LeaseCandidate)
             .versions("v1beta1,v1alpha2")
             .deprecated("v1beta1", 36, Some(39), None)
             .deprecated("v1alpha2", 35, Some(38), None)
             .put_creates()
             .conditional(),
-        namespaced(G, "leases", "Lease", &Plain).put_creates().conditional(),
+        namespaced(G, "leases", "Lease", &leases::Lease).put_creates().conditional(),
     ]
 }
 
@@ -345,7 +348,7 @@ fn node() -> Vec<Row> {
 }
 
 fn discovery() -> Vec<Row> {
-    vec![namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice", &Plain)]
+    vec![namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice", &slices::EndpointSlice)]
 }
 
 fn resource() -> Vec<Row> {

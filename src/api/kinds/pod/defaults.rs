@@ -28,6 +28,9 @@ pub fn pod(pod: &mut Value) {
         }
     }
     pod_spec(spec);
+    if spec.number("terminationGracePeriodSeconds") < 0 {
+        set(spec, "terminationGracePeriodSeconds", 1);
+    }
     status(pod);
 }
 
