@@ -1,3 +1,4 @@
 //! Areas, one module each.
 
 mod control_plane;
+mod walkthrough;

@@ -54,6 +54,8 @@ mod tests {
         assert_eq!(from_milli(1500).0, "1500m");
         assert_eq!(from_milli(2000).0, "2");
         assert_eq!(from_bytes(1 << 30).0, "1Gi");
-        assert_eq!(from_bytes(1000).0, "1000");
+        // Small amounts are decimal, whatever their format.
+        assert_eq!(from_bytes(1000).0, "1k");
+        assert_eq!(from_bytes(1025).0, "1025");
     }
 }

@@ -122,6 +122,8 @@ fn apiserver(layout: &Layout, settings: &Settings) -> Result<Command> {
         .arg(format!("--client-ca-file={pki}/ca.crt"))
         .arg("--enable-admission-plugins=NodeRestriction")
         .arg("--enable-bootstrap-token-auth=true")
+        // It listens on the loopback address alone, which no endpoint may have.
+        .arg("--endpoint-reconciler-type=none")
         .arg(format!("--etcd-cafile={pki}/etcd/ca.crt"))
         .arg(format!("--etcd-certfile={pki}/apiserver-etcd-client.crt"))
         .arg(format!("--etcd-keyfile={pki}/apiserver-etcd-client.key"))
