@@ -153,6 +153,7 @@ impl Kubelet {
         self.glances = now;
         *self.listed.write() = Some(Instant::now());
         self.adopt_orphans();
+        self.retry_waiting();
     }
 
     /// Have all sources told what they have?
@@ -161,15 +162,20 @@ impl Kubelet {
         manifests && self.api.as_ref().is_none_or(Informer::has_synced)
     }
 
-    /// Pods that only the runtime still knows are ended.
+    /// UIDs of the pods that the API has for this node, those included that this loop has yet to hear of.
+    fn in_api(&self) -> HashSet<String> {
+        let list = self.api.as_ref().map(Informer::list).unwrap_or_default();
+        list.iter().map(|pod| pods::uid(pod).to_owned()).collect()
+    }
+
+    /// Pods that only the runtime still knows are ended. Those of manifests need no word of the API for that: it may be
+    /// such a pod that brings the API back.
     fn adopt_orphans(&self) {
-        if !self.sources_ready() {
-            return;
-        }
+        let (ready, in_api) = (self.sources_ready(), self.in_api());
         for (uid, glance) in &self.glances {
-            let alive = glance.sandboxes.values().any(|ready| *ready)
-                || glance.containers.values().any(|state| *state == k8s_cri::v1::ContainerState::ContainerRunning as i32);
-            if alive && self.workers.stage(uid).is_none() && self.table.get(uid).is_none() {
+            let told = ready || (glance.from_file && (self.manifests_read || !self.has_manifests));
+            let wanted = self.table.get(uid).is_some() || in_api.contains(uid);
+            if told && !wanted && glance.alive() && self.workers.stage(uid).is_none() {
                 tracing::info!(uid, name = glance.name, namespace = glance.namespace, "ending a pod that is no longer wanted");
                 self.workers.tell(uid, Wish::default());
             }
@@ -185,8 +191,10 @@ impl Kubelet {
         for pod in gone {
             self.removed(&pod);
         }
+        self.adopt_orphans();
         for pod in pods {
-            if self.table.get(pods::uid(&pod)).is_none() {
+            let waits = self.waiting.iter().any(|other| pods::uid(other) == pods::uid(&pod));
+            if self.table.get(pods::uid(&pod)).is_none() && !waits {
                 self.added(pod);
             }
         }
@@ -277,14 +285,16 @@ impl Kubelet {
         self.workers.tell(&uid, Wish { pod: Some(pod), end: None });
     }
 
+    /// Is another pod of the name still on the node?
     fn name_is_taken(&self, pod: &Pod) -> bool {
-        let name = full_name(pod);
-        let other = |uid: &String| {
-            let glance_name = self.glances.get(uid).map(|g| format!("{}_{}", g.name, g.namespace));
-            let known = self.table.get(uid).map(|pod| full_name(&pod)).or(glance_name);
-            uid != pods::uid(pod) && known.as_deref() == Some(name.as_str())
-        };
-        self.workers.uids().iter().any(other)
+        let (name, uid) = (full_name(pod), pods::uid(pod));
+        let by_worker = self.workers.uids().iter().any(|other| {
+            let glance = self.glances.get(other).map(|g| format!("{}_{}", g.name, g.namespace));
+            let known = self.table.get(other).map(|pod| full_name(&pod)).or(glance);
+            other != uid && known.as_deref() == Some(name.as_str()) && self.workers.stage(other) != Some(Stage::Finished)
+        });
+        let named = |glance: &Glance| format!("{}_{}", glance.name, glance.namespace) == name;
+        by_worker || self.glances.iter().any(|(other, glance)| other != uid && named(glance) && glance.alive())
     }
 
     fn alive_others(&self, pod: &Pod) -> Vec<Arc<Pod>> {
@@ -371,18 +381,18 @@ impl Kubelet {
             self.workers.forget(uid);
             self.forget(uid);
         }
-        let (ready, waiting) =
-            std::mem::take(&mut self.waiting).into_iter().partition::<Vec<_>, _>(|pod| !self.still_taken(pod, uid));
-        self.waiting = waiting;
-        for pod in ready {
-            self.added(pod);
-        }
+        // What was listed last is out of date.
+        self.glances.remove(uid);
+        self.retry_waiting();
         self.retry_resizes();
     }
 
-    fn still_taken(&self, pod: &Pod, finished: &str) -> bool {
-        let finished_one = self.workers.stage(finished).is_none_or(|stage| stage == Stage::Finished);
-        self.name_is_taken(pod) && !finished_one
+    /// Static pods whose name has become free.
+    fn retry_waiting(&mut self) {
+        for pod in std::mem::take(&mut self.waiting) {
+            // One that still has to wait goes back to the others.
+            self.added(pod);
+        }
     }
 
     /// Room has become free: wishes that had to wait are looked at again.
@@ -399,8 +409,10 @@ impl Kubelet {
         if !self.sources_ready() || self.listed.read().is_none() {
             return;
         }
+        let in_api = self.in_api();
         let known = |uid: &String| {
-            self.table.get(uid).is_some()
+            in_api.contains(uid)
+                || self.table.get(uid).is_some()
                 || self.workers.stage(uid).is_some()
                 || self.glances.get(uid).is_some_and(|glance| glance.sandboxes.values().any(|ready| *ready))
         };

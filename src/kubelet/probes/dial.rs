@@ -23,6 +23,8 @@ fn reason(error: &io::Error) -> String {
 }
 
 async fn resolve(host: &str, port: u16) -> io::Result<SocketAddr> {
+    // No host is this one, as in Go.
+    let host = if host.is_empty() { "127.0.0.1" } else { host };
     match host.parse() {
         Ok(ip) => Ok(SocketAddr::new(ip, port)),
         Err(_) => tokio::net::lookup_host((host, port))

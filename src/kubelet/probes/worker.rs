@@ -61,8 +61,8 @@ impl Worker {
     /// Probes until the container is over for good, or the task is dropped. `poke` asks for a probing out of turn.
     pub(super) async fn run(mut self, poke: Arc<tokio::sync::Notify>) {
         let period = Duration::from_secs(or_default(self.probe().period_seconds, 10) as u64);
-        // After a restart of the kubelet all probes would come at once.
-        if self.shared.started.elapsed() < period {
+        // After a restart of the kubelet the probes of all that runs already would come at once.
+        if self.shared.started.elapsed() < period && self.older_than_us() {
             tokio::time::sleep(period.mul_f64(rand::random_range(0.0..1.0))).await;
         }
         let mut ticks = tokio::time::interval(period);
@@ -75,6 +75,15 @@ impl Worker {
             }
         }
         self.shared.results.remove(self.kind, &self.id);
+    }
+
+    /// Did the container run before this kubelet did?
+    fn older_than_us(&self) -> bool {
+        let status = self.shared.statuses.get(pods::uid(&self.pod)).unwrap_or_default();
+        let list = if self.init { status.init_container_statuses } else { status.container_statuses };
+        let state = status_of(list.as_ref(), &self.container.name).and_then(|container| container.state.clone());
+        let since = state.and_then(|state| state.running?.started_at);
+        since.is_some_and(|since| since.0 < self.shared.started_at)
     }
 
     fn set(&self, result: bool) {

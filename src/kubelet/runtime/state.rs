@@ -266,10 +266,20 @@ pub struct Glance {
     pub name: String,
     /// Namespace.
     pub namespace: String,
+    /// Does it come from a manifest of the node?
+    pub from_file: bool,
     /// Sandboxes by id: is it up?
     pub sandboxes: HashMap<String, bool>,
     /// Containers by id: state number.
     pub containers: HashMap<String, i32>,
+}
+
+impl Glance {
+    /// Is anything of it up?
+    pub fn alive(&self) -> bool {
+        let running = v1::ContainerState::ContainerRunning as i32;
+        self.sandboxes.values().any(|ready| *ready) || self.containers.values().any(|state| *state == running)
+    }
 }
 
 /// Sorts one listing of sandboxes and containers by pod UID.
@@ -283,6 +293,7 @@ pub fn glance(sandboxes: Vec<v1::PodSandbox>, containers: Vec<v1::Container>) ->
     for sandbox in sandboxes {
         let Some((uid, name, namespace)) = at(&sandbox.labels) else { continue };
         let pod = pods.entry(uid).or_insert_with(|| Glance { name, namespace, ..Default::default() });
+        pod.from_file |= sandbox.annotations.get(crate::pods::CONFIG_SOURCE).is_some_and(|source| source == "file");
         pod.sandboxes.insert(sandbox.id, sandbox.state == v1::PodSandboxState::SandboxReady as i32);
     }
     for container in containers {

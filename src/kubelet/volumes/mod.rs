@@ -142,8 +142,19 @@ impl Volumes {
             // The mounted file system has a root of its own.
             set_mode(&dir, 0o777)?;
         }
-        ownership::apply(pod, &dir, false).map_err(|error| format!("can't set the group of {}: {error}", dir.display()))?;
+        // Once only: what is in it afterwards is the pod's own business.
+        let done = self.mark(pod, name);
+        if !done.exists() {
+            let fault = |error: std::io::Error| format!("can't set the group of {}: {error}", dir.display());
+            ownership::apply(pod, &dir, false).map_err(fault)?;
+            done.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&done, "")).map_err(fault)?;
+        }
         Ok(Ready { path: dir, read_only: false })
+    }
+
+    /// The file that says that a volume has been set up for good.
+    fn mark(&self, pod: &Pod, name: &str) -> PathBuf {
+        pod_dir(&self.root, pods::uid(pod)).join("plugins/kubernetes.io~empty-dir").join(name).join("ready")
     }
 
     fn write_files(&self, pod: &Pod, dir: &Path, memory: bool, payload: &Payload) -> Result<(), String> {

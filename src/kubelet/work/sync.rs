@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+/// When a pod is looked at again after something was done to it.
+const SOON: Duration = Duration::from_millis(300);
+
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Round {
@@ -103,6 +106,8 @@ async fn try_round(
     Ok(match wake {
         Wake::Failed => Round::Failed,
         Wake::Again => Round::Settled(Instant::now()),
+        // What was just started may already have ended: short steps follow each other without the next listing.
+        Wake::At(at) if acted => Round::Settled(next(ctx, pod, at).min(Instant::now() + SOON)),
         Wake::At(at) => Round::Settled(next(ctx, pod, at)),
     })
 }
@@ -205,7 +210,7 @@ impl Run<'_> {
                 Action::CreateSandbox { attempt } => match self.create_sandbox(attempt).await {
                     Ok(made) => {
                         sandbox = Some(made);
-                        Ok(())
+                        self.tell_sandbox().await
                     }
                     Err(error) => Err(error),
                 },
@@ -318,6 +323,13 @@ impl Run<'_> {
                 Err(text)
             }
         }
+    }
+
+    /// The network is there: that shows before images are pulled, which may take long.
+    async fn tell_sandbox(&self) -> Result<(), String> {
+        let state = observe(self.ctx, pods::uid(self.pod)).await?;
+        self.ctx.statuses.set(self.pod, self.ctx.status(self.pod, &state, self.reasons, false, None), Life::MayRun);
+        Ok(())
     }
 
     async fn start(&mut self, state: &PodState, sandbox: &Sandbox, place: Place) -> Result<(), ()> {
