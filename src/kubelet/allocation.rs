@@ -144,7 +144,9 @@ impl Allocations {
 
     /// A grant could not be put into force.
     pub fn failed(&self, uid: &str, error: &str) {
-        if let Some((reason, message, _)) = self.entries.lock().get_mut(uid).and_then(|entry| entry.in_progress.as_mut()) {
+        if let Some((reason, message, _)) =
+            self.entries.lock().get_mut(uid).and_then(|entry| entry.in_progress.as_mut())
+        {
             *reason = "Error".into();
             *message = error.into();
         }

@@ -132,7 +132,8 @@ impl Cgroups {
             self.make(&self.class_parts(class))?;
         }
         if let Some((cpu, memory)) = allocatable {
-            let limits = Limits { shares: Some(resources::milli_to_shares(cpu)), memory: Some(memory), ..Limits::default() };
+            let limits =
+                Limits { shares: Some(resources::milli_to_shares(cpu)), memory: Some(memory), ..Limits::default() };
             self.limit(&self.class_parts(Class::Guaranteed), limits)?;
         }
         self.set_class_shares(0)
@@ -172,7 +173,8 @@ impl Cgroups {
         let all_limited = |name: &str| {
             let level = pods::spec(pod).resources.as_ref().and_then(|r| r.limits.as_ref());
             let has = |c: &k8s_openapi::api::core::v1::Container| {
-                crate::units::milli_of(c.resources.as_ref().and_then(|r| r.limits.as_ref()), name).is_some_and(|v| v > 0)
+                crate::units::milli_of(c.resources.as_ref().and_then(|r| r.limits.as_ref()), name)
+                    .is_some_and(|v| v > 0)
             };
             level.is_some_and(|level| level.contains_key(name))
                 || pods::apps(pod).iter().chain(pods::inits(pod)).all(has)
@@ -401,7 +403,8 @@ fn start_slice(name: &str) -> io::Result<()> {
 }
 
 fn write(path: &Path, value: &str) -> io::Result<()> {
-    let fault = |error: io::Error| io::Error::new(error.kind(), format!("writing {value:?} to {}: {error}", path.display()));
+    let fault =
+        |error: io::Error| io::Error::new(error.kind(), format!("writing {value:?} to {}: {error}", path.display()));
     fs::write(path, value).map_err(fault)
 }
 
@@ -455,8 +458,10 @@ mod tests {
     use serde_json::json;
 
     fn pod(resources: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}))
-            .unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
+        )
+        .unwrap()
     }
 
     fn groups(driver: Driver) -> Cgroups {

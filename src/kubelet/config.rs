@@ -460,13 +460,38 @@ impl Config {
         };
         let percent = |value: i32| (0..=100).contains(&value);
         let (high, low) = (self.image_gc_high_threshold_percent, self.image_gc_low_threshold_percent);
-        check(percent(high), format!("imageGCHighThresholdPercent (--image-gc-high-threshold) {high} must be between 0 and 100, inclusive"));
-        check(percent(low), format!("imageGCLowThresholdPercent (--image-gc-low-threshold) {low} must be between 0 and 100, inclusive"));
-        check(low < high, format!("imageGCLowThresholdPercent (--image-gc-low-threshold) {low} must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) {high}"));
+        check(
+            percent(high),
+            format!(
+                "imageGCHighThresholdPercent (--image-gc-high-threshold) {high} must be between 0 and 100, inclusive"
+            ),
+        );
+        check(
+            percent(low),
+            format!("imageGCLowThresholdPercent (--image-gc-low-threshold) {low} must be between 0 and 100, inclusive"),
+        );
+        check(
+            low < high,
+            format!(
+                "imageGCLowThresholdPercent (--image-gc-low-threshold) {low} must be less than imageGCHighThresholdPercent (--image-gc-high-threshold) {high}"
+            ),
+        );
         check(self.max_pods >= 0, format!("maxPods (--max-pods) {} must not be a negative number", self.max_pods));
-        check(self.container_log_max_files > 1, format!("containerLogMaxFiles (--container-log-max-files) {} must be greater than 1", self.container_log_max_files));
-        check(matches!(self.cgroup_driver.as_str(), "cgroupfs" | "systemd"), format!("cgroupDriver {:?} must be cgroupfs or systemd", self.cgroup_driver));
-        check(matches!(self.authorization.mode.as_str(), "AlwaysAllow" | "Webhook"), format!("unknown authorization mode {}", self.authorization.mode));
+        check(
+            self.container_log_max_files > 1,
+            format!(
+                "containerLogMaxFiles (--container-log-max-files) {} must be greater than 1",
+                self.container_log_max_files
+            ),
+        );
+        check(
+            matches!(self.cgroup_driver.as_str(), "cgroupfs" | "systemd"),
+            format!("cgroupDriver {:?} must be cgroupfs or systemd", self.cgroup_driver),
+        );
+        check(
+            matches!(self.authorization.mode.as_str(), "AlwaysAllow" | "Webhook"),
+            format!("unknown authorization mode {}", self.authorization.mode),
+        );
         check(self.node_lease_duration_seconds > 0, "nodeLeaseDurationSeconds must be greater than 0".into());
         let serial = self.serialize_image_pulls.unwrap_or_else(|| self.max_parallel_image_pulls.is_none_or(|n| n < 2));
         check(!serial || self.max_parallel_image_pulls.is_none_or(|n| n <= 1), "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) set to false".into());

@@ -198,9 +198,11 @@ impl Evictor {
             None => memory.saturating_sub(memory_field("MemAvailable") as u64),
         };
         let pids = |path: &str| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        let most = pids("/proc/sys/kernel/pid_max").unwrap_or(0).min(pids("/proc/sys/kernel/threads-max").unwrap_or(u64::MAX));
+        let most =
+            pids("/proc/sys/kernel/pid_max").unwrap_or(0).min(pids("/proc/sys/kernel/threads-max").unwrap_or(u64::MAX));
         let running = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let running = running.split_whitespace().nth(3).and_then(|c| c.split('/').nth(1)?.parse::<u64>().ok()).unwrap_or(0);
+        let running =
+            running.split_whitespace().nth(3).and_then(|c| c.split('/').nth(1)?.parse::<u64>().ok()).unwrap_or(0);
         let of = |whole, left| Stock { whole, left };
         BTreeMap::from([
             (Signal::Memory, of(memory, memory.saturating_sub(used))),
@@ -220,7 +222,12 @@ impl Evictor {
             self.wake.notify_one();
         }
         let Some(short) = shortages.first() else { return };
-        tracing::warn!(resource = short.signal.resource(), left = short.left, threshold = short.threshold, "the node runs short");
+        tracing::warn!(
+            resource = short.signal.resource(),
+            left = short.left,
+            threshold = short.threshold,
+            "the node runs short"
+        );
         if seen.disk {
             match self.images.free_bytes(short.threshold.saturating_sub(short.left)).await {
                 Ok(freed) if freed > 0 => return,

@@ -25,7 +25,11 @@ fn own() -> Vec<Arg> {
         f::text("config", "", "file with a KubeletConfiguration; flags go over it"),
         f::text("config-dir", "", "directory of .conf files that go over --config, in order of their names"),
         f::text("kubeconfig", "", "kubeconfig for the API server; without it the kubelet runs static pods alone"),
-        f::text("bootstrap-kubeconfig", "", "kubeconfig for asking for a client certificate when --kubeconfig is missing"),
+        f::text(
+            "bootstrap-kubeconfig",
+            "",
+            "kubeconfig for asking for a client certificate when --kubeconfig is missing",
+        ),
         f::text("root-dir", "/var/lib/kubelet", "directory for volumes and state"),
         f::text("cert-dir", "", "directory of certificates; by default pki below --root-dir"),
         f::text("hostname-override", "", "name of the node instead of the machine's"),
@@ -155,8 +159,15 @@ fn tolerated() -> Vec<Arg> {
         .map(|name| f::switch(name, false, "taken, without effect")),
     );
     flags.extend(
-        ["event-burst", "event-qps", "eviction-max-pod-grace-period", "kube-api-burst", "kube-api-qps", "max-open-files"]
-            .map(|name| f::int(name, 0, "taken, without effect")),
+        [
+            "event-burst",
+            "event-qps",
+            "eviction-max-pod-grace-period",
+            "kube-api-burst",
+            "kube-api-qps",
+            "max-open-files",
+        ]
+        .map(|name| f::int(name, 0, "taken, without effect")),
     );
     flags.extend(
         ["cpu-manager-reconcile-period", "http-check-frequency", "runtime-request-timeout", "volume-stats-agg-period"]
@@ -208,9 +219,10 @@ impl Options {
         config.validate()?;
         let root_dir = flags.path("root-dir").unwrap_or_else(|| "/var/lib/kubelet".into());
         let invalid = |text: String| ConfigError::Invalid(text);
-        let ips = flags.list("node-ip").into_iter().map(|ip| {
-            ip.parse().map_err(|_| invalid(format!("bad --node-ip {ip:?}")))
-        });
+        let ips = flags
+            .list("node-ip")
+            .into_iter()
+            .map(|ip| ip.parse().map_err(|_| invalid(format!("bad --node-ip {ip:?}"))));
         let node_name = match flags.text("hostname-override") {
             "" => client::hostname(),
             given => given.to_owned(),

@@ -85,7 +85,9 @@ impl ContainerGc {
             age.is_some_and(|age| age.unsigned_abs() < self.policy.min_age)
         };
         let label = |c: &v1::Container, key: &str| c.labels.get(key).cloned().unwrap_or_default();
-        let dead = containers.iter().filter(|c| State::from_cri(c.state) != State::Running && !young(c)).map(|c| Dead {
+        // One that is only made may be starting this very moment.
+        let over = |c: &v1::Container| matches!(State::from_cri(c.state), State::Exited | State::Unknown);
+        let dead = containers.iter().filter(|c| over(c) && !young(c)).map(|c| Dead {
             id: c.id.clone(),
             pod: label(c, labels::POD_UID),
             name: label(c, labels::CONTAINER_NAME),
@@ -94,7 +96,10 @@ impl ContainerGc {
         let doomed = doomed(dead.collect(), |uid| self.gone(uid), self.policy);
         let ids: HashSet<String> = doomed.iter().map(|dead| dead.id.clone()).collect();
         for container in containers.iter().filter(|c| ids.contains(&c.id)) {
-            self.remove_container(container).await?;
+            // One that can't go holds up no other.
+            if let Err(error) = self.remove_container(container).await {
+                tracing::warn!(container = container.id, %error, "can't remove an ended container");
+            }
         }
         self.sandboxes(&containers, &ids).await?;
         self.logs().await;
@@ -204,7 +209,9 @@ mod tests {
     #[test]
     fn the_last_run_of_each_container_is_kept_for_its_logs() {
         let dead = |id: &str, pod: &str, created| Dead { id: id.into(), pod: pod.into(), name: "c".into(), created };
-        let all = || vec![dead("a1", "a", 1), dead("a2", "a", 2), dead("a3", "a", 3), dead("b1", "b", 4), dead("g1", "gone", 5)];
+        let all = || {
+            vec![dead("a1", "a", 1), dead("a2", "a", 2), dead("a3", "a", 3), dead("b1", "b", 4), dead("g1", "gone", 5)]
+        };
         let ids = |policy| {
             let mut ids: Vec<String> = doomed(all(), |pod| pod == "gone", policy).into_iter().map(|d| d.id).collect();
             ids.sort();

@@ -50,9 +50,10 @@ pub async fn run(
 }
 
 async fn pod_ip(cri: &Cri, pod: &Pod) -> Result<String, String> {
-    let state = cri.observe(pods::uid(pod)).await.map_err(|error| {
-        format!("unable to get pod status, event handlers may be invalid: {}", error.with_code())
-    })?;
+    let state = cri
+        .observe(pods::uid(pod))
+        .await
+        .map_err(|error| format!("unable to get pod status, event handlers may be invalid: {}", error.with_code()))?;
     if let Some(ip) = state.ips().first() {
         return Ok(ip.clone());
     }
@@ -72,9 +73,8 @@ async fn http(events: &Events, pod: &Pod, mut target: Target) -> Result<(), Stri
             let host = crate::probes::dial::join(&target.host, target.port);
             match get(&target, LONG).await {
                 Ok(_) => {
-                    let text = format!(
-                        "request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded"
-                    );
+                    let text =
+                        format!("request to HTTPS lifecycle hook {host} got HTTP response, retry with HTTP succeeded");
                     events.pod(pod, Level::Warning, "LifecycleHTTPFallback", text);
                     Ok(())
                 }

@@ -82,8 +82,8 @@ pub struct Inputs {
 impl Kubelet {
     /// A kubelet that has not looked at anything yet.
     pub fn new(
-        ctx: Arc<Context>, table: Arc<Table>, workers: Arc<Workers>, node: Arc<RwLock<Node>>, api: Option<Informer<Pod>>,
-        unsafe_sysctls: Vec<String>,
+        ctx: Arc<Context>, table: Arc<Table>, workers: Arc<Workers>, node: Arc<RwLock<Node>>,
+        api: Option<Informer<Pod>>, unsafe_sysctls: Vec<String>,
     ) -> Self {
         Self {
             ctx,
@@ -176,7 +176,12 @@ impl Kubelet {
             let told = ready || (glance.from_file && (self.manifests_read || !self.has_manifests));
             let wanted = self.table.get(uid).is_some() || in_api.contains(uid);
             if told && !wanted && glance.alive() && self.workers.stage(uid).is_none() {
-                tracing::info!(uid, name = glance.name, namespace = glance.namespace, "ending a pod that is no longer wanted");
+                tracing::info!(
+                    uid,
+                    name = glance.name,
+                    namespace = glance.namespace,
+                    "ending a pod that is no longer wanted"
+                );
                 self.workers.tell(uid, Wish::default());
             }
         }
@@ -291,7 +296,9 @@ impl Kubelet {
         let by_worker = self.workers.uids().iter().any(|other| {
             let glance = self.glances.get(other).map(|g| format!("{}_{}", g.name, g.namespace));
             let known = self.table.get(other).map(|pod| full_name(&pod)).or(glance);
-            other != uid && known.as_deref() == Some(name.as_str()) && self.workers.stage(other) != Some(Stage::Finished)
+            other != uid
+                && known.as_deref() == Some(name.as_str())
+                && self.workers.stage(other) != Some(Stage::Finished)
         });
         let named = |glance: &Glance| format!("{}_{}", glance.name, glance.namespace) == name;
         by_worker || self.glances.iter().any(|(other, glance)| other != uid && named(glance) && glance.alive())
@@ -346,7 +353,9 @@ impl Kubelet {
                 let summary = crate::allocation::summary(pod, pod.metadata.generation.unwrap_or(0));
                 tell(Level::Normal, "ResizeStarted", format!("Pod resize started: {summary}"));
             }
-            Verdict::Deferred(text) if !was_pending => tell(Level::Warning, "ResizeDeferred", format!("Pod resize Deferred: {text}")),
+            Verdict::Deferred(text) if !was_pending => {
+                tell(Level::Warning, "ResizeDeferred", format!("Pod resize Deferred: {text}"))
+            }
             Verdict::Infeasible(text) if !was_pending => {
                 tell(Level::Warning, "ResizeInfeasible", format!("Pod resize Infeasible: {text}"));
             }
@@ -431,9 +440,8 @@ impl Kubelet {
                 }
             }
             let burstable = self.table.all().into_iter().filter(|pod| qos::class(pod) == qos::Class::Burstable);
-            let cpu: i64 = burstable
-                .filter_map(|pod| qos::totals(&pod, qos::Side::Requests, true).get("cpu").copied())
-                .sum();
+            let cpu: i64 =
+                burstable.filter_map(|pod| qos::totals(&pod, qos::Side::Requests, true).get("cpu").copied()).sum();
             if let Err(error) = groups.set_class_shares(cpu) {
                 tracing::debug!(%error, "can't weigh the classes of pods");
             }

@@ -180,7 +180,8 @@ impl Objects {
 
     /// Pods that refer to the changed object.
     fn referring(&self, key: &Key, secret: bool) -> Vec<String> {
-        let names = |r: &References| if secret { r.secrets.contains(&key.name) } else { r.config_maps.contains(&key.name) };
+        let names =
+            |r: &References| if secret { r.secrets.contains(&key.name) } else { r.config_maps.contains(&key.name) };
         let referrers = self.referrers.lock();
         referrers.iter().filter(|(_, r)| r.namespace == key.namespace && names(r)).map(|(uid, _)| uid.clone()).collect()
     }

@@ -231,7 +231,8 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
 
     let servers = serve(flags, &options, &ctx, &table, &listed, &shutdown)?;
     let (requests, requested) = mpsc::channel(16);
-    let image_gc = Arc::new(ImageGc::new(cri.clone(), events.clone(), options.node_name.clone(), image_policy(&config)));
+    let image_gc =
+        Arc::new(ImageGc::new(cri.clone(), events.clone(), options.node_name.clone(), image_policy(&config)));
     let evictor = Evictor {
         ctx: ctx.clone(),
         table: table.clone(),
@@ -271,11 +272,8 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     });
     if let Some(client) = client {
         tokio::spawn(shutdown.clone().run_until_cancelled_owned(statuses.run(client.clone())));
-        let lease = LeaseKeeper {
-            client,
-            node: options.node_name.clone(),
-            seconds: config.node_lease_duration_seconds,
-        };
+        let lease =
+            LeaseKeeper { client, node: options.node_name.clone(), seconds: config.node_lease_duration_seconds };
         tokio::spawn(lease.run(shutdown.clone()));
     }
     tokio::spawn(agent.run(shutdown.clone()));
@@ -341,7 +339,11 @@ async fn wait_for_runtime(cri: &Cri, shutdown: &Shutdown) -> Result<String, Faul
     loop {
         match cri.version().await {
             Ok(version) => {
-                tracing::info!(runtime = version.runtime_name, version = version.runtime_version, "container runtime answers");
+                tracing::info!(
+                    runtime = version.runtime_name,
+                    version = version.runtime_version,
+                    "container runtime answers"
+                );
                 return Ok(version.runtime_name);
             }
             Err(error) => {
@@ -500,9 +502,8 @@ fn log_limits(config: &Config) -> Result<rotate::Limits, Fault> {
 }
 
 /// Does something every so often until the shutdown.
-fn periodic<F: Future<Output = ()> + Send>(
-    shutdown: &Shutdown, every: Duration, work: impl Fn() -> F + Send + 'static,
-) where
+fn periodic<F: Future<Output = ()> + Send>(shutdown: &Shutdown, every: Duration, work: impl Fn() -> F + Send + 'static)
+where
     F: 'static,
 {
     let shutdown = shutdown.clone();
@@ -517,7 +518,8 @@ fn periodic<F: Future<Output = ()> + Send>(
 fn identity(options: &Options, ips: &[String]) -> Result<Arc<Identity>, Fault> {
     let config = &options.config;
     if !config.tls_cert_file.is_empty() && !config.tls_private_key_file.is_empty() {
-        let files = Files { cert: config.tls_cert_file.clone().into(), key: config.tls_private_key_file.clone().into() };
+        let files =
+            Files { cert: config.tls_cert_file.clone().into(), key: config.tls_private_key_file.clone().into() };
         return Ok(Identity::from_files(files)?);
     }
     let files = Files { cert: options.cert_dir.join("kubelet.crt"), key: options.cert_dir.join("kubelet.key") };

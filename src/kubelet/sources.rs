@@ -146,7 +146,8 @@ pub fn parse(text: &str, source: &str, node: &str) -> Result<Pod, String> {
     if let Some(spec) = &mut pod.spec {
         spec.node_name = Some(node.into());
         // Trouble of the node is no reason to end what the node itself has started.
-        let everything = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
+        let everything =
+            Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
         let tolerations = spec.tolerations.get_or_insert_default();
         if !tolerations.contains(&everything) {
             tolerations.push(everything);
@@ -207,7 +208,8 @@ fn uid(pod: &Pod, source: &str, node: &str) -> String {
 mod tests {
     use super::*;
 
-    const MANIFEST: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n";
+    const MANIFEST: &str =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n";
 
     #[test]
     fn a_manifest_becomes_a_pod_of_the_node() {
@@ -218,7 +220,10 @@ mod tests {
         assert!(pods::is_static(&pod));
         assert_eq!(pods::apps(&pod)[0].image_pull_policy.as_deref(), Some("Always"));
         assert_eq!(parse(MANIFEST, "/m/web.yaml", "node1").unwrap(), pod);
-        assert_ne!(parse(&MANIFEST.replace("image: i", "image: j"), "/m/web.yaml", "node1").unwrap().metadata.uid, pod.metadata.uid);
+        assert_ne!(
+            parse(&MANIFEST.replace("image: i", "image: j"), "/m/web.yaml", "node1").unwrap().metadata.uid,
+            pod.metadata.uid
+        );
     }
 
     #[test]

@@ -144,6 +144,5 @@ impl ImageGc {
 
 /// Containers name images by id, or by digest.
 fn is_used(image: &v1::Image, in_use: &HashSet<String>) -> bool {
-    in_use.contains(&image.id)
-        || image.repo_digests.iter().chain(&image.repo_tags).any(|name| in_use.contains(name))
+    in_use.contains(&image.id) || image.repo_digests.iter().chain(&image.repo_tags).any(|name| in_use.contains(name))
 }

@@ -122,7 +122,8 @@ mod tests {
             "reg.example/team": {"username": "narrow", "password": "x"},
             "*.corp.example": {"username": "star", "password": "x"}}});
         let secret: Secret = serde_json::from_value(json!({"type": "kubernetes.io/dockerconfigjson",
-            "metadata": {"name": "s"}, "data": {".dockerconfigjson": STANDARD.encode(config.to_string())}})).unwrap();
+            "metadata": {"name": "s"}, "data": {".dockerconfigjson": STANDARD.encode(config.to_string())}}))
+        .unwrap();
         let users = |image: &str| -> Vec<String> {
             lookup(std::slice::from_ref(&secret), image).into_iter().map(|auth| auth.username).collect()
         };

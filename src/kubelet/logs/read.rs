@@ -315,10 +315,7 @@ mod tests {
         let limit = Options { limit: Some(6), ..Default::default() };
         assert_eq!(all(&path, limit).await, "one\ntw");
         let stamped = Options { timestamps: true, limit: Some(68), ..Default::default() };
-        assert_eq!(
-            all(&path, stamped).await,
-            "2024-01-01T00:00:01.500000000Z one\n2024-01-01T00:00:02.000000000Z tw"
-        );
+        assert_eq!(all(&path, stamped).await, "2024-01-01T00:00:01.500000000Z one\n2024-01-01T00:00:02.000000000Z tw");
         std::fs::write(&path, SAMPLE.trim_end_matches("half")).unwrap();
         let tail = |n| Options { tail: Some(n), ..Default::default() };
         assert_eq!(all(&path, tail(0)).await, "");
@@ -340,11 +337,8 @@ mod tests {
         let running = Arc::new(AtomicBool::new(true));
         let asked = running.clone();
         let options = Options { follow: true, ..Default::default() };
-        let mut pieces = stream(
-            path.clone(),
-            options,
-            Box::new(move || Box::pin(std::future::ready(asked.load(Ordering::SeqCst)))),
-        );
+        let mut pieces =
+            stream(path.clone(), options, Box::new(move || Box::pin(std::future::ready(asked.load(Ordering::SeqCst)))));
         assert_eq!(&pieces.recv().await.unwrap().unwrap()[..], b"0\n");
         // Three rotations happen at once, before the reader looks again.
         for number in 1..=3 {

@@ -70,9 +70,15 @@ impl Agent {
                 for condition in answer.status.map(|status| status.conditions).unwrap_or_default() {
                     let why = format!("{} reason:{} message:{}", condition.r#type, condition.reason, condition.message);
                     match condition.r#type.as_str() {
-                        "RuntimeReady" if !condition.status => health.runtime = Some(format!("container runtime status check may not have completed yet: {why}")),
+                        "RuntimeReady" if !condition.status => {
+                            health.runtime =
+                                Some(format!("container runtime status check may not have completed yet: {why}"))
+                        }
                         "NetworkReady" if !condition.status => {
-                            health.network = Some(format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", condition.reason, condition.message));
+                            health.network = Some(format!(
+                                "container runtime network not ready: NetworkReady=false reason:{} message:{}",
+                                condition.reason, condition.message
+                            ));
                         }
                         _ => {}
                     }
@@ -155,7 +161,8 @@ impl Agent {
                     failures += 1;
                     let error = client::retry::message(&error);
                     tracing::warn!(node = self.settings.name, error, "unable to register node with API server");
-                    let wait = Duration::from_millis(100).saturating_mul(1 << failures.min(6)).min(Duration::from_secs(7));
+                    let wait =
+                        Duration::from_millis(100).saturating_mul(1 << failures.min(6)).min(Duration::from_secs(7));
                     if unless(&shutdown, tokio::time::sleep(wait)).await.is_none() {
                         return;
                     }

@@ -396,7 +396,10 @@ mod tests {
     #[test]
     fn conditions_change_their_time_only_with_their_status() {
         let first = status(&settings(), &facts(), &NodeStatus::default(), at(0));
-        assert_eq!(changes(&NodeStatus::default(), &first), ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]);
+        assert_eq!(
+            changes(&NodeStatus::default(), &first),
+            ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
+        );
         let again = status(&settings(), &facts(), &first, at(10));
         assert!(!differs(&first, &again));
         let mut troubled = facts();

@@ -238,7 +238,13 @@ fn requirement(key: &str, operator: &str, values: Vec<String>, of: &BTreeMap<Str
         "Gt" | "Lt" => {
             let number = |text: Option<&String>| text.and_then(|text| text.parse::<i64>().ok());
             match (number(value), number(values.first())) {
-                (Some(a), Some(b)) => if operator == "Gt" { a > b } else { a < b },
+                (Some(a), Some(b)) => {
+                    if operator == "Gt" {
+                        a > b
+                    } else {
+                        a < b
+                    }
+                }
                 _ => false,
             }
         }
@@ -300,7 +306,8 @@ mod tests {
 
     #[test]
     fn resources_that_are_short_refuse_with_numbers() {
-        let cpu = |amount: &str| tolerant(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]}));
+        let cpu =
+            |amount: &str| tolerant(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]}));
         let other = pod("o", cpu("1500m"));
         let refusal = ask(&pod("p", cpu("1")), &[&other]).unwrap_err();
         assert_eq!(refusal.reason, "OutOfcpu");
@@ -316,7 +323,11 @@ mod tests {
         let reason = |spec: serde_json::Value, others: &[&Pod]| ask(&pod("p", spec), others).unwrap_err().reason;
         assert_eq!(reason(tolerant(json!({"nodeSelector": {"zone": "b"}})), &[]), "NodeAffinity");
         assert_eq!(reason(json!({}), &[]), "TaintToleration");
-        let ports = |ip: &str| tolerant(json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": ip}]}]}));
+        let ports = |ip: &str| {
+            tolerant(
+                json!({"containers": [{"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": ip}]}]}),
+            )
+        };
         let taken = pod("o", ports(""));
         assert_eq!(reason(ports("10.0.0.1"), &[&taken]), "NodePorts");
         assert_eq!(ask(&pod("p", ports("10.0.0.2")), &[&pod("o", ports("10.0.0.1"))]), Ok(()));

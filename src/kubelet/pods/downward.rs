@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn downward_cpu_and_memory_round_up() {
         let around = Surroundings {
-            allocatable: [("cpu".to_owned(), Quantity("4".into())), ("memory".to_owned(), Quantity("1Gi".into()))].into(),
+            allocatable: [("cpu".to_owned(), Quantity("4".into())), ("memory".to_owned(), Quantity("1Gi".into()))]
+                .into(),
             ..Default::default()
         };
         let pod = pod();

@@ -133,8 +133,8 @@ fn value_from(
     }
     if let Some(reference) = &source.file_key_ref {
         let volume = from.volumes.get(&reference.volume_name);
-        let volume =
-            volume.ok_or_else(|| format!("cannot find the volume {:?} referenced by FileKeyRef", reference.volume_name))?;
+        let volume = volume
+            .ok_or_else(|| format!("cannot find the volume {:?} referenced by FileKeyRef", reference.volume_name))?;
         let value = match crate::volumes::subpath::read_inside(volume, Path::new(&reference.path)) {
             Ok(text) => env_file_value(&text, &reference.key),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -230,7 +230,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn run(pod: serde_json::Value, maps: serde_json::Value, services: serde_json::Value) -> Result<Vec<(String, String)>, String> {
+    fn run(
+        pod: serde_json::Value, maps: serde_json::Value, services: serde_json::Value,
+    ) -> Result<Vec<(String, String)>, String> {
         let pod: Pod = serde_json::from_value(pod).unwrap();
         let config_maps: HashMap<String, Option<ConfigMap>> = serde_json::from_value(maps).unwrap();
         let services: Vec<Service> = serde_json::from_value(services).unwrap();

@@ -221,7 +221,8 @@ mod tests {
 
     #[test]
     fn hosts_files_have_upstreams_heading_and_lines() {
-        let aliases: Vec<HostAlias> = serde_json::from_value(json!([{"ip": "1.2.3.4", "hostnames": ["a", "b"]}])).unwrap();
+        let aliases: Vec<HostAlias> =
+            serde_json::from_value(json!([{"ip": "1.2.3.4", "hostnames": ["a", "b"]}])).unwrap();
         let text = managed_hosts(&["10.0.0.2".into()], "h", "s.n.svc.c", &aliases);
         assert_eq!(
             text,
@@ -243,7 +244,10 @@ mod tests {
         assert_eq!(resolver(&pod(with_host), &settings()).0, cluster);
         let none = json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "2"}]}});
         let none = resolver(&pod(none), &settings()).0;
-        assert_eq!((none.servers, none.searches, none.options), (vec!["9.9.9.9".into()], vec![], vec!["ndots:2".into()]));
+        assert_eq!(
+            (none.servers, none.searches, none.options),
+            (vec!["9.9.9.9".into()], vec![], vec!["ndots:2".into()])
+        );
         let own = json!({"dnsConfig": {"options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}]}});
         assert_eq!(resolver(&pod(own), &settings()).0.options, ["ndots:2", "edns0"]);
         assert!(resolver(&pod(json!({})), &DnsSettings { cluster_dns: vec![], ..settings() }).1);

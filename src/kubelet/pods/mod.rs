@@ -8,9 +8,9 @@ pub mod expand;
 pub mod files;
 pub mod qos;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, ContainerStatus, EphemeralContainer, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use k8s_openapi::api::core::v1::ObjectReference;
 
 /// Where a pod came from: `file`, `http` or `api`.
 pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";

@@ -162,7 +162,8 @@ pub fn oom_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 
 }
 
 fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
-    let request = |c: &Container| value_of(c.resources.as_ref().and_then(|r| r.requests.as_ref()), "memory").unwrap_or(0);
+    let request =
+        |c: &Container| value_of(c.resources.as_ref().and_then(|r| r.requests.as_ref()), "memory").unwrap_or(0);
     let own = request(container);
     if memory_capacity <= 0 {
         return 999;

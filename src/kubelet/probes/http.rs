@@ -201,9 +201,9 @@ async fn once(target: &Target) -> Result<Answer, Fault> {
 pub async fn get(target: &Target, timeout: Duration) -> Result<Answer, Fault> {
     match tokio::time::timeout(timeout, once(target)).await {
         Ok(result) => result,
-        Err(_) => Err(Fault::Other(
-            "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into(),
-        )),
+        Err(_) => {
+            Err(Fault::Other("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into()))
+        }
     }
 }
 

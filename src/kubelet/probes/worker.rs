@@ -143,10 +143,7 @@ impl Worker {
         let running = container.state.as_ref().and_then(|state| state.running.as_ref());
         let since = running.and_then(|running| running.started_at.as_ref()).map(|time| time.0);
         let older_than_us = since.is_some_and(|since| since < self.shared.started_at);
-        if self.kind == ProbeKind::Startup
-            && container.started == Some(true)
-            && is_sidecar(&self.container)
-        {
+        if self.kind == ProbeKind::Startup && container.started == Some(true) && is_sidecar(&self.container) {
             self.set(true);
             return;
         }
@@ -243,7 +240,8 @@ impl Worker {
     async fn exec(&self, command: &[String], timeout: Duration) -> Outcome {
         // Only plain values can stand in a probe's command.
         let vars = self.container.env.as_deref().unwrap_or_default();
-        let lookup = |name: &str| vars.iter().find(|v| v.name == name && v.value_from.is_none()).and_then(|v| v.value.clone());
+        let lookup =
+            |name: &str| vars.iter().find(|v| v.name == name && v.value_from.is_none()).and_then(|v| v.value.clone());
         let command: Vec<String> = command.iter().map(|text| crate::pods::expand::expand(text, lookup)).collect();
         match self.shared.cri.exec_sync(&self.id, &command, timeout).await {
             Ok(answer) => {

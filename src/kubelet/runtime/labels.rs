@@ -128,11 +128,8 @@ mod tests {
 
     #[test]
     fn the_hash_is_upstreams_so_that_a_swap_of_kubelets_restarts_nothing() {
-        let container = |name: &str, image: &str| Container {
-            name: name.into(),
-            image: Some(image.into()),
-            ..Default::default()
-        };
+        let container =
+            |name: &str, image: &str| Container { name: name.into(), image: Some(image.into()), ..Default::default() };
         assert_eq!(hash(&container("test_container", "foo/image:v1")), 0x8e45cbd0);
         assert_eq!(hash(&container("foo", "bar")), 0x11a6d6d6);
     }
@@ -140,7 +137,8 @@ mod tests {
     #[test]
     fn annotations_come_back_as_written() {
         let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {"terminationGracePeriodSeconds": 7,
-            "containers": [{"name": "c", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}]}})).unwrap();
+            "containers": [{"name": "c", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}]}}))
+        .unwrap();
         let notes = Notes::read(&annotations(&pod, &pods::apps(&pod)[0], 3));
         assert_eq!((notes.restart_count, notes.termination_grace, notes.deletion_grace), (3, Some(7), None));
         assert_eq!(notes.pre_stop.unwrap().sleep.unwrap().seconds, 1);

@@ -339,7 +339,9 @@ fn apps(view: &View<'_>, steps: &mut Steps) {
     for (index, container) in pods::apps(view.pod).iter().enumerate() {
         let run = view.state.latest(&container.name);
         match run {
-            Some(run) if run.state == State::Running => kept += usize::from(running_app(view, index, container, run, steps)),
+            Some(run) if run.state == State::Running => {
+                kept += usize::from(running_app(view, index, container, run, steps))
+            }
             _ => stopped_app(view, index, container, run, steps),
         }
     }

@@ -104,10 +104,7 @@ fn a_dead_sandbox_is_replaced_and_everything_starts_over() {
         &[("a", Exited, 1), ("i", Exited, 0)],
     );
     case.state.sandboxes[0].ready = false;
-    assert_eq!(
-        case.plan(),
-        [Action::KillPod, Action::PurgeInits, Action::CreateSandbox { attempt: 1 }, init(0)]
-    );
+    assert_eq!(case.plan(), [Action::KillPod, Action::PurgeInits, Action::CreateSandbox { attempt: 1 }, init(0)]);
 }
 
 #[test]
@@ -127,12 +124,9 @@ fn a_restart_obeys_on_failure_after_the_sandbox_died() {
 
 #[test]
 fn restart_policies_decide_who_runs_again() {
-    for (policy, code, expected) in [
-        ("Always", 0, vec![app(0)]),
-        ("OnFailure", 0, vec![]),
-        ("OnFailure", 1, vec![app(0)]),
-        ("Never", 1, vec![]),
-    ] {
+    for (policy, code, expected) in
+        [("Always", 0, vec![app(0)]), ("OnFailure", 0, vec![]), ("OnFailure", 1, vec![app(0)]), ("Never", 1, vec![])]
+    {
         let spec = json!({"restartPolicy": policy, "containers": [{"name": "a"}, {"name": "b"}]});
         assert_eq!(Case::new(spec, &[("a", Exited, code), ("b", Running, 0)]).plan(), expected, "{policy} {code}");
     }

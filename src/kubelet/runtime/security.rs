@@ -250,8 +250,7 @@ mod tests {
     #[test]
     fn the_containers_settings_go_over_the_pods() {
         let pod = pod(json!({"runAsUser": 1, "runAsGroup": 2, "fsGroup": 9}), json!({"runAsUser": 5}));
-        let context =
-            of_container(&pod, &pods::apps(&pod)[0], &ImageUser::Id(7), &Settings::default()).unwrap();
+        let context = of_container(&pod, &pods::apps(&pod)[0], &ImageUser::Id(7), &Settings::default()).unwrap();
         assert_eq!(context.run_as_user.unwrap().value, 5);
         assert_eq!(context.run_as_group.unwrap().value, 2);
         assert_eq!(context.supplemental_groups, [9]);

@@ -1,9 +1,9 @@
 //! A pod as the runtime's configuration: sandbox and containers. Pure.
 
 use super::{labels, resources, security};
-use crate::pods::{self, Kind, Place};
 use crate::pods::expand::expand;
 use crate::pods::files::Resolver;
+use crate::pods::{self, Kind, Place};
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod};
 use std::collections::{HashMap, HashSet};
@@ -82,10 +82,15 @@ fn container_ports(container: &Container) -> Vec<v1::PortMapping> {
     let mut seen = HashSet::new();
     let fresh = |port: &&ContainerPort| {
         let ip = port.host_ip.as_deref().unwrap_or_default();
-        let family = if ip.is_empty() { "any" } else if ip.contains(':') { "v6" } else { "v4" };
+        let family = if ip.is_empty() {
+            "any"
+        } else if ip.contains(':') {
+            "v6"
+        } else {
+            "v4"
+        };
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        let anonymous =
-            format!("{family}-{protocol}-{ip}:{}:{}", port.container_port, port.host_port.unwrap_or(0));
+        let anonymous = format!("{family}-{protocol}-{ip}:{}:{}", port.container_port, port.host_port.unwrap_or(0));
         seen.insert(port.name.clone().filter(|name| !name.is_empty()).unwrap_or(anonymous))
     };
     let mapping = |port: &ContainerPort| v1::PortMapping {

@@ -179,7 +179,8 @@ pub fn time(nanoseconds: i64) -> Option<Timestamp> {
 
 fn in_force(linux: v1::LinuxContainerResources) -> InForce {
     let positive = |value: i64| (value > 0).then_some(value);
-    let cpu_limit = positive(linux.cpu_quota).zip(positive(linux.cpu_period)).map(|(quota, period)| quota * 1000 / period);
+    let cpu_limit =
+        positive(linux.cpu_quota).zip(positive(linux.cpu_period)).map(|(quota, period)| quota * 1000 / period);
     InForce {
         cpu_request: positive(linux.cpu_shares).map(super::resources::shares_to_milli),
         cpu_limit,

@@ -73,9 +73,7 @@ pub struct Guard {
 
 /// What a path is about, on the node: its subresources, the finest first.
 fn subresources(path: &str) -> Vec<&'static str> {
-    let below = |prefix: &str| {
-        path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
+    let below = |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     let fine = [("/pods", "pods"), ("/runningpods", "pods"), ("/healthz", "healthz"), ("/configz", "configz")];
     let own = [
         ("/stats", "stats"),
@@ -115,22 +113,15 @@ impl Guard {
         node: String, client: Option<kube::Client>, authorities: Option<Arc<Authorities>>,
         authentication: Authentication, authorization: Authorization,
     ) -> Self {
-        Self {
-            node,
-            client,
-            authorities,
-            authentication,
-            authorization,
-            tokens: Cache::new(),
-            access: Cache::new(),
-        }
+        Self { node, client, authorities, authentication, authorization, tokens: Cache::new(), access: Cache::new() }
     }
 
     /// Lets the request pass, or answers it.
     pub async fn admit<B>(&self, peer: &Peer, request: &Request<B>) -> Result<(), Answer> {
         let user = match self.authenticate(peer, base::health::bearer(request.headers())).await {
             Some(mut user) => {
-                let all = if user.name == "system:anonymous" { "system:unauthenticated" } else { "system:authenticated" };
+                let all =
+                    if user.name == "system:anonymous" { "system:unauthenticated" } else { "system:authenticated" };
                 if !user.groups.iter().any(|group| group == all) {
                     user.groups.push(all.into());
                 }
@@ -259,6 +250,9 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let certificate = params.self_signed(&key).unwrap();
         let user = user_of(certificate.der()).unwrap();
-        assert_eq!((user.name.as_str(), user.groups), ("kube-apiserver-kubelet-client", vec!["system:masters".to_owned()]));
+        assert_eq!(
+            (user.name.as_str(), user.groups),
+            ("kube-apiserver-kubelet-client", vec!["system:masters".to_owned()])
+        );
     }
 }

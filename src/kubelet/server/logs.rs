@@ -130,7 +130,8 @@ pub async fn container(server: &Server, namespace: &str, name: &str, container: 
         return text(StatusCode::INTERNAL_SERVER_ERROR, text_);
     }
     let pieces = tokio_stream::wrappers::ReceiverStream::new(stream(path.to_owned(), options, Box::new(running)));
-    let frames = pieces.map(|piece| piece.map(|bytes: Bytes| Frame::data(bytes)).map_err(|error| -> Fault { error.into() }));
+    let frames =
+        pieces.map(|piece| piece.map(|bytes: Bytes| Frame::data(bytes)).map_err(|error| -> Fault { error.into() }));
     let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     answer
@@ -185,11 +186,14 @@ mod tests {
     #[test]
     fn the_run_whose_log_is_wanted_is_found_or_refused_in_upstreams_words() {
         let status = |state: serde_json::Value, last: serde_json::Value| -> PodStatus {
-            serde_json::from_value(json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true,
-                "restartCount": 0, "containerID": "containerd://now", "state": state, "lastState": last}]}))
+            serde_json::from_value(
+                json!({"containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true,
+                "restartCount": 0, "containerID": "containerd://now", "state": state, "lastState": last}]}),
+            )
             .unwrap()
         };
-        let running = status(json!({"running": {}}), json!({"terminated": {"exitCode": 1, "containerID": "containerd://old"}}));
+        let running =
+            status(json!({"running": {}}), json!({"terminated": {"exitCode": 1, "containerID": "containerd://old"}}));
         assert_eq!(run_of("p", &running, "c", false).unwrap(), "now");
         assert_eq!(run_of("p", &running, "c", true).unwrap(), "old");
         let waiting = status(json!({"waiting": {"reason": "ImagePullBackOff"}}), json!({}));

@@ -133,7 +133,9 @@ impl Server {
             ["exec", namespace, pod, uid, container] => {
                 self.exec(request, &query, namespace, pod, Some(uid), container).await
             }
-            ["attach", namespace, pod, container] => self.attach(request, &query, namespace, pod, None, container).await,
+            ["attach", namespace, pod, container] => {
+                self.attach(request, &query, namespace, pod, None, container).await
+            }
             ["attach", namespace, pod, uid, container] => {
                 self.attach(request, &query, namespace, pod, Some(uid), container).await
             }

@@ -186,7 +186,8 @@ impl Server {
             node["fs"] = disk(Disk::of(self.ctx.volumes.root()).unwrap_or_default());
             node["runtime"] = json!({"imageFs": self.image_fs().await});
             let pids = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
-            node["rlimit"] = json!({"time": stamp(at), "maxpid": pids.trim().parse::<u64>().unwrap_or(0), "curproc": processes()});
+            node["rlimit"] =
+                json!({"time": stamp(at), "maxpid": pids.trim().parse::<u64>().unwrap_or(0), "curproc": processes()});
         }
         json!({"node": node, "pods": pods})
     }
@@ -234,23 +235,73 @@ impl Server {
             );
             let (at, cpu) = cpu_of(one);
             let seconds = cpu as f64 / 1e9;
-            out.add("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds", &labels, seconds, at);
-            out.add("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes", &labels, memory_of(one) as f64, at);
-            let key = (label(one, POD_NAMESPACE).to_owned(), label(one, POD_NAME).to_owned(), label(one, POD_UID).to_owned());
+            out.add(
+                "container_cpu_usage_seconds_total",
+                "counter",
+                "Cumulative cpu time consumed by the container in core-seconds",
+                &labels,
+                seconds,
+                at,
+            );
+            out.add(
+                "container_memory_working_set_bytes",
+                "gauge",
+                "Current working set of the container in bytes",
+                &labels,
+                memory_of(one) as f64,
+                at,
+            );
+            let key =
+                (label(one, POD_NAMESPACE).to_owned(), label(one, POD_NAME).to_owned(), label(one, POD_UID).to_owned());
             let sums = pods.entry(key).or_default();
             sums.0 += cpu;
             sums.1 += memory_of(one);
         }
         let (at, usage) = self.node_usage();
-        out.add("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds", "", usage.cpu as f64 / 1e9, at);
-        out.add("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", "", usage.working_set as f64, at);
+        out.add(
+            "node_cpu_usage_seconds_total",
+            "counter",
+            "Cumulative cpu time consumed by the node in core-seconds",
+            "",
+            usage.cpu as f64 / 1e9,
+            at,
+        );
+        out.add(
+            "node_memory_working_set_bytes",
+            "gauge",
+            "Current working set of the node in bytes",
+            "",
+            usage.working_set as f64,
+            at,
+        );
         for ((namespace, name, uid), (cpu, memory)) in pods {
             let labels = format!("namespace=\"{namespace}\",pod=\"{name}\"");
             let own = self.pod_usage(&uid).unwrap_or_default();
-            out.add("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", &labels, own.cpu.max(cpu) as f64 / 1e9, at);
-            out.add("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes", &labels, own.working_set.max(memory) as f64, at);
+            out.add(
+                "pod_cpu_usage_seconds_total",
+                "counter",
+                "Cumulative cpu time consumed by the pod in core-seconds",
+                &labels,
+                own.cpu.max(cpu) as f64 / 1e9,
+                at,
+            );
+            out.add(
+                "pod_memory_working_set_bytes",
+                "gauge",
+                "Current working set of the pod in bytes",
+                &labels,
+                own.working_set.max(memory) as f64,
+                at,
+            );
         }
-        out.add("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise", "", 0.0, 0);
+        out.add(
+            "resource_scrape_error",
+            "gauge",
+            "1 if there was an error while getting container metrics, 0 otherwise",
+            "",
+            0.0,
+            0,
+        );
         typed(StatusCode::OK, base::metrics::CONTENT_TYPE, out.finish())
     }
 
@@ -268,20 +319,40 @@ impl Server {
                 label(&one, POD_NAME)
             );
             let (at, cpu) = cpu_of(&one);
-            out.add("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", &labels, cpu as f64 / 1e9, at);
-            out.add("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", &labels, memory_of(&one) as f64, at);
+            out.add(
+                "container_cpu_usage_seconds_total",
+                "counter",
+                "Cumulative cpu time consumed in seconds.",
+                &labels,
+                cpu as f64 / 1e9,
+                at,
+            );
+            out.add(
+                "container_memory_working_set_bytes",
+                "gauge",
+                "Current working set in bytes.",
+                &labels,
+                memory_of(&one) as f64,
+                at,
+            );
         }
         let machine_cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         out.add("machine_cpu_cores", "gauge", "Number of logical CPU cores.", "", machine_cpus as f64, 0);
-        out.add("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.", "", memory_field("MemTotal") as f64, 0);
+        out.add(
+            "machine_memory_bytes",
+            "gauge",
+            "Amount of memory installed on the machine.",
+            "",
+            memory_field("MemTotal") as f64,
+            0,
+        );
         typed(StatusCode::OK, base::metrics::CONTENT_TYPE, out.finish())
     }
 
     /// The kubelet's own metrics.
     pub(super) async fn metrics(&self) -> Answer {
         let mut out = Text::default();
-        let (sandboxes, containers) =
-            tokio::join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
+        let (sandboxes, containers) = tokio::join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
         let up = sandboxes.unwrap_or_default().into_iter().filter(|sandbox| sandbox.state == 0).count();
         out.add("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox", "", up as f64, 0);
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
@@ -290,7 +361,14 @@ impl Server {
         }
         for (state, count) in states {
             let labels = format!("container_state=\"{state}\"");
-            out.add("kubelet_running_containers", "gauge", "Number of containers currently running", &labels, count as f64, 0);
+            out.add(
+                "kubelet_running_containers",
+                "gauge",
+                "Number of containers currently running",
+                &labels,
+                count as f64,
+                0,
+            );
         }
         let desired = self.table.all().iter().filter(|pod| !pods::is_deleting(pod)).count();
         out.add("kubelet_desired_pods", "gauge", "The number of pods the kubelet is being instructed to run. static is true if the pod is not from the apiserver.", "", desired as f64, 0);

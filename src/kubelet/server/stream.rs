@@ -66,7 +66,8 @@ impl Server {
     }
 
     pub(super) async fn exec(
-        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>, container: &str,
+        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
+        container: &str,
     ) -> Answer {
         let streams = match streams(query) {
             Ok(streams) => streams,
@@ -86,7 +87,8 @@ impl Server {
     }
 
     pub(super) async fn attach(
-        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>, container: &str,
+        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
+        container: &str,
     ) -> Answer {
         let streams = match streams(query) {
             Ok(streams) => streams,
@@ -140,8 +142,7 @@ impl Server {
             Ok((_, id)) => id,
             Err(answer) => return answer,
         };
-        let command: Vec<String> =
-            param(query, "cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+        let command: Vec<String> = param(query, "cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
         match self.ctx.cri.exec_sync(&id, &command, Duration::ZERO).await {
             Ok(done) if done.exit_code == 0 => {
                 let mut output = done.stdout;

@@ -155,7 +155,10 @@ mod tests {
         let text = "containers with unknown status: [b], containers with unready status: [s]";
         assert_eq!(words(containers_ready(&pod(), &all, "Pending")), expect("False", "ContainersNotReady", text));
         let text = "containers with incomplete status: [i s]";
-        assert_eq!(words(initialized(&pod(), &all, "Pending", false)), expect("False", "ContainersNotInitialized", text));
+        assert_eq!(
+            words(initialized(&pod(), &all, "Pending", false)),
+            expect("False", "ContainersNotInitialized", text)
+        );
         assert_eq!(words(initialized(&pod(), &all, "Succeeded", false)), expect("True", "PodCompleted", ""));
         assert_eq!(words(containers_ready(&pod(), &all, "Failed")), expect("False", "PodFailed", ""));
     }

@@ -112,9 +112,8 @@ pub fn restarts_all(pod: &Pod, state: &PodState, old: &PodStatus) -> bool {
 }
 
 fn may_restart_all(pod: &Pod) -> bool {
-    let rules = |c: &Container| {
-        c.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
-    };
+    let rules =
+        |c: &Container| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers");
     inits(pod).iter().chain(apps(pod)).any(rules)
 }
 

@@ -159,10 +159,7 @@ impl StatusManager {
     /// Everything that the API has not heard of.
     fn take_dirty(&self) -> Vec<String> {
         let mut entries = self.entries.lock();
-        entries
-            .iter_mut()
-            .filter_map(|(uid, entry)| std::mem::take(&mut entry.dirty).then(|| uid.clone()))
-            .collect()
+        entries.iter_mut().filter_map(|(uid, entry)| std::mem::take(&mut entry.dirty).then(|| uid.clone())).collect()
     }
 
     fn mark(&self, uid: &str) {
@@ -261,9 +258,8 @@ fn wanted(entry: &Entry) -> Option<serde_json::Value> {
 
 fn may_delete(entry: &Entry) -> bool {
     entry.life == Life::Finished
-        && api_side(entry).is_some_and(|api| {
-            pods::is_deleting(&api) && !is_mirror(&api) && is_terminal(pods::phase(&api))
-        })
+        && api_side(entry)
+            .is_some_and(|api| pods::is_deleting(&api) && !is_mirror(&api) && is_terminal(pods::phase(&api)))
 }
 
 /// Our status over the API's: conditions of others stay, and a terminal phase waits until nothing runs.
@@ -360,11 +356,8 @@ fn normalize(pod: &Pod, status: &mut PodStatus) {
         floor(&mut condition.last_transition_time);
     }
     let states = |status: &mut ContainerStatus| [status.state.take(), status.last_state.take()];
-    let lists = [
-        &mut status.container_statuses,
-        &mut status.init_container_statuses,
-        &mut status.ephemeral_container_statuses,
-    ];
+    let lists =
+        [&mut status.container_statuses, &mut status.init_container_statuses, &mut status.ephemeral_container_statuses];
     for container in lists.into_iter().flatten().flatten() {
         let mut both = states(container);
         for state in both.iter_mut().flatten() {
@@ -459,8 +452,10 @@ mod tests {
     fn a_terminal_phase_waits_until_nothing_runs_and_foreign_conditions_stay() {
         let current = json!({"phase": "Running", "conditions": [{"type": "x/y", "status": "True"}]});
         let api = pod(current.clone());
-        let new = || status(json!({"phase": "Failed", "reason": "Evicted", "conditions": [
-            {"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": "True"}]}));
+        let new = || {
+            status(json!({"phase": "Failed", "reason": "Evicted", "conditions": [
+            {"type": "Ready", "status": "True"}, {"type": "DisruptionTarget", "status": "True"}]}))
+        };
         let kinds = |status: &PodStatus| -> Vec<String> {
             status.conditions.iter().flatten().map(|c| format!("{}={}", c.type_, c.status)).collect()
         };
@@ -474,7 +469,8 @@ mod tests {
 
     #[test]
     fn disruption_target_survives_later_statuses() {
-        let current = json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "r"}]});
+        let current =
+            json!({"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "r"}]});
         let merged = merge(&pod(current.clone()), &status(current), status(json!({"phase": "Failed"})), false);
         assert_eq!(find(merged.conditions.as_ref(), "DisruptionTarget").unwrap().reason.as_deref(), Some("r"));
     }
@@ -495,7 +491,8 @@ mod tests {
     #[test]
     fn the_object_goes_only_after_the_api_knows_the_end() {
         let entry = |life, phase: &str, deleting: bool| {
-            let mut value = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}, "status": {"phase": phase}});
+            let mut value =
+                json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}, "status": {"phase": phase}});
             if deleting {
                 value["metadata"]["deletionTimestamp"] = json!("2024-01-01T00:00:00Z");
             }

@@ -19,7 +19,8 @@ fn invalid(text: String) -> io::Error {
 
 /// A path of plain names, none of which begins with `..`.
 fn check(path: &str) -> io::Result<()> {
-    let plain = |part: Component<'_>| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with(".."));
+    let plain =
+        |part: Component<'_>| matches!(part, Component::Normal(name) if !name.to_string_lossy().starts_with(".."));
     match !path.is_empty() && Path::new(path).components().all(plain) {
         true => Ok(()),
         false => Err(invalid(format!("invalid path: {path:?}"))),

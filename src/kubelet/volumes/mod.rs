@@ -52,7 +52,11 @@ enum Source<'a> {
     EmptyDir(&'a EmptyDirVolumeSource),
     HostPath(&'a k8s_openapi::api::core::v1::HostPathVolumeSource),
     /// Files of objects: the plugin's directory name, whether the files are kept in memory, the default mode.
-    Files { plugin: &'static str, memory: bool, mode: u32 },
+    Files {
+        plugin: &'static str,
+        memory: bool,
+        mode: u32,
+    },
     /// A claim that is bound to a directory of this node.
     Claim(&'a str),
     Unsupported,
@@ -147,7 +151,10 @@ impl Volumes {
         if !done.exists() {
             let fault = |error: std::io::Error| format!("can't set the group of {}: {error}", dir.display());
             ownership::apply(pod, &dir, false).map_err(fault)?;
-            done.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::write(&done, "")).map_err(fault)?;
+            done.parent()
+                .map_or(Ok(()), std::fs::create_dir_all)
+                .and_then(|()| std::fs::write(&done, ""))
+                .map_err(fault)?;
         }
         Ok(Ready { path: dir, read_only: false })
     }

@@ -120,9 +120,7 @@ fn projected(pod: &Pod, volume: &Volume, mode: u32, from: &Gather, around: &Surr
     }
 }
 
-fn token_file(
-    pod: &Pod, token: &ServiceAccountTokenProjection, mode: u32, from: &Gather,
-) -> Result<Payload, String> {
+fn token_file(pod: &Pod, token: &ServiceAccountTokenProjection, mode: u32, from: &Gather) -> Result<Payload, String> {
     let text = from.tokens.get(&token.path).ok_or_else(|| format!("no token for {:?}", token.path))?;
     let user = common_user(pod);
     let fs_group = pods::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);

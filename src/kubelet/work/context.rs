@@ -167,7 +167,12 @@ impl Context {
                 Ok(Some(secret)) => found.push(secret),
                 Ok(None) => missing.push(reference.name.clone()),
                 Err(error) => {
-                    tracing::warn!(pod = pods::describe(pod), secret = reference.name, error, "can't get a pull secret");
+                    tracing::warn!(
+                        pod = pods::describe(pod),
+                        secret = reference.name,
+                        error,
+                        "can't get a pull secret"
+                    );
                     missing.push(reference.name.clone());
                 }
             }

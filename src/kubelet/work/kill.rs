@@ -134,7 +134,9 @@ async fn stop(
                 // The error is not told: it may hold what only the pod's owner should see.
                 ctx.events.container(&pod, name, Level::Warning, "FailedPreStopHook", "PreStopHook failed");
             }
-            Err(_) => tracing::info!(pod = pods::describe(&pod), container = name, "preStop hook outlasted the grace period"),
+            Err(_) => {
+                tracing::info!(pod = pods::describe(&pod), container = name, "preStop hook outlasted the grace period")
+            }
         }
         left -= start.elapsed().as_secs() as i64;
     }

@@ -1,8 +1,8 @@
 //! The mounts of a container: its volumes, /etc/hosts, the file for its last words.
 
 use super::context::Context;
-use crate::pods::{self, files};
 use crate::pods::expand::{expand, missing};
+use crate::pods::{self, files};
 use crate::volumes::{Ready, pod_dir, subpath};
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
@@ -45,9 +45,10 @@ pub fn all(ctx: &Context, pod: &Pod, container: &Container, parts: &Parts<'_>) -
 fn one(
     dir: &Path, container: &Container, index: usize, mount: &VolumeMount, parts: &Parts<'_>,
 ) -> Result<v1::Mount, String> {
-    let volume = parts.volumes.get(&mount.name).ok_or_else(|| {
-        format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name)
-    })?;
+    let volume = parts
+        .volumes
+        .get(&mount.name)
+        .ok_or_else(|| format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name))?;
     let sub = sub_path(mount, parts.env)?;
     let host_path = match sub.as_str() {
         "" => volume.path.clone(),
@@ -67,7 +68,10 @@ fn one(
         Some(other) => return Err(format!("invalid MountPropagation mode: {other:?}")),
     };
     if mount.recursive_read_only.as_deref() == Some("Enabled") {
-        return Err("failed to resolve recursive read-only mode: recursive read-only mount is not supported by the runtime".into());
+        return Err(
+            "failed to resolve recursive read-only mode: recursive read-only mount is not supported by the runtime"
+                .into(),
+        );
     }
     Ok(v1::Mount {
         container_path: absolute(&mount.mount_path),

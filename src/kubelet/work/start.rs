@@ -96,7 +96,12 @@ async fn post_start(ctx: &Context, parts: &Parts<'_>, container: &Container, id:
     let killed =
         kill::container(ctx, parts.pod, id, &container.name, "FailedPostStartHook", Why::PostStart, None).await;
     if let Err(error) = killed {
-        tracing::warn!(pod = pods::describe(parts.pod), container = container.name, error, "can't kill after a failed hook");
+        tracing::warn!(
+            pod = pods::describe(parts.pod),
+            container = container.name,
+            error,
+            "can't kill after a failed hook"
+        );
     }
     Err(StartError::new("PostStartHookError", message))
 }

@@ -1,8 +1,8 @@
 //! One round of work on a pod that shall run.
 
 use super::context::Context;
-use super::start::{self, Parts};
 use super::kill;
+use super::start::{self, Parts};
 use crate::events::Level;
 use crate::images::StartError;
 use crate::pods::{self, Kind, Place, is_sidecar, is_terminal};
@@ -358,7 +358,13 @@ impl Run<'_> {
                 Ok(())
             }
             Err(StartError { reason, message }) => {
-                tracing::info!(pod = pods::describe(self.pod), container = name, reason, message, "container not started");
+                tracing::info!(
+                    pod = pods::describe(self.pod),
+                    container = name,
+                    reason,
+                    message,
+                    "container not started"
+                );
                 self.reasons.insert(name, (reason.into(), message));
                 Err(())
             }

@@ -19,7 +19,9 @@ pub struct Ending {
 }
 
 /// Stops everything of a pod. `pod` is missing for one that only the runtime still knows.
-pub async fn stop(ctx: &Context, uid: &str, pod: Option<&Arc<Pod>>, ending: &Ending, reasons: &Reasons) -> Result<(), String> {
+pub async fn stop(
+    ctx: &Context, uid: &str, pod: Option<&Arc<Pod>>, ending: &Ending, reasons: &Reasons,
+) -> Result<(), String> {
     let eviction = ending.eviction.as_ref().map(|(reason, message)| (reason.as_str(), message.as_str()));
     let state = ctx.cri.observe(uid).await.map_err(|error| error.with_code())?;
     if let Some(pod) = pod {
