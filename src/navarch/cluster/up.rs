@@ -173,6 +173,16 @@ fn kubelet_config(layout: &Layout, settings: &Settings) -> Value {
         "clusterDNS": [settings.service_ip(10)],
         "clusterDomain": settings.domain,
         "containerRuntimeEndpoint": format!("unix://{}", layout.containerd_socket().display()),
+        // Images come from files here: one that is removed to free disk could not be pulled again. And a machine whose
+        // disk is nearly full for other reasons must still run its pods.
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "0%",
+            "nodefs.inodesFree": "0%",
+            "imagefs.available": "0%",
+        },
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
         "failCgroupV1": false,
         "failSwapOn": false,
         "healthzBindAddress": "127.0.0.1",
