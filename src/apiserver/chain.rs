@@ -29,7 +29,7 @@ use hyper::body::Incoming;
 
 use crate::authn::{self, Verdicts};
 use crate::authz::Attributes;
-use crate::request::{Answer, Info, Request, User};
+use crate::request::{Answer, Body, Info, Request, User};
 use crate::respond::Failure;
 use crate::server::Server;
 use crate::{info, route};
@@ -55,6 +55,7 @@ pub async fn serve(server: &Arc<Server>, connection: &Connection, mut request: h
     let upgrade = request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let audit_id = audit_id(&parts.headers);
+    let h2 = parts.version == http::Version::HTTP_2;
     let query = base::health::parse_query(parts.uri.query().unwrap_or_default());
     let path = base::health::unescape(parts.uri.path(), false);
     let asked = match path {
@@ -62,6 +63,10 @@ pub async fn serve(server: &Arc<Server>, connection: &Connection, mut request: h
         None => Err(Failure::Text(400, "400 Bad Request: malformed path".into())),
     };
     let accept = accept_only(&parts.headers);
+    let origin = server.cors.allowed(&parts.headers);
+    if origin.is_some() && parts.method == http::Method::OPTIONS {
+        return server.cors.preflight(origin);
+    }
     let (info, outcome) = match asked {
         Err(failure) => (Info::default(), Err(failure)),
         Ok(info) => {
@@ -72,6 +77,9 @@ pub async fn serve(server: &Arc<Server>, connection: &Connection, mut request: h
     };
     let mut answer = outcome.unwrap_or_else(|failure| failure.answer(&accept));
     finish(server, &mut answer, audit_id);
+    server.cors.mark(&mut answer, origin);
+    end_with_server(server, &mut answer, &info);
+    rebalance(server, connection, h2);
     server.metrics.observe(&info, answer.status().as_u16(), started.elapsed());
     answer
 }
@@ -302,6 +310,26 @@ fn accept_only(headers: &HeaderMap) -> HeaderMap {
     kept
 }
 
+/// Streams end when the server does: nobody waits for a watch.
+fn end_with_server(server: &Server, answer: &mut Answer, info: &Info) {
+    use futures::StreamExt as _;
+    if !info::long_running(info) {
+        return;
+    }
+    if let Body::Stream(stream) = answer.body_mut() {
+        let inner = std::mem::replace(stream, futures::stream::empty().boxed());
+        *stream = inner.take_until(server.ending.clone().cancelled_owned()).boxed();
+    }
+}
+
+/// Tells some HTTP/2 clients to connect anew, so that they find other servers (`--goaway-chance`).
+fn rebalance(server: &Server, connection: &Connection, h2: bool) {
+    let chance = server.options.goaway_chance;
+    if h2 && chance > 0.0 && rand::random::<f64>() < chance {
+        connection.peer.close.cancel();
+    }
+}
+
 fn finish(server: &Server, answer: &mut Answer, audit_id: HeaderValue) {
     let headers = answer.headers_mut();
     headers.insert(AUDIT_ID.clone(), audit_id);
@@ -349,7 +377,6 @@ fn warning(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Body;
 
     #[test]
     fn warnings_are_escaped_once_and_bounded() {

@@ -18,6 +18,7 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod chain;
+pub mod cors;
 pub mod discovery;
 pub mod endpoints;
 pub mod entry;

@@ -167,13 +167,11 @@ fn server_flags() -> Vec<Arg> {
         flags::int("min-request-timeout", 1800, "seconds that a watch lasts at least, unless it says otherwise"),
         flags::duration("shutdown-delay-duration", "0s", "time between the end of readiness and of listening"),
         flags::duration("shutdown-watch-termination-grace-period", "0s", "how long watches may run on at the end"),
-        flags::switch("shutdown-send-retry-after", false, "refuse late requests with Retry-After"),
         flags::duration("livez-grace-period", "0s", "how long /livez holds whatever the start-up still does"),
         flags::float("goaway-chance", 0.0, "chance that an HTTP/2 client is told to connect anew"),
         flags::list("cors-allowed-origins", "", "patterns of origins that browsers may come from"),
         flags::array("strict-transport-security-directives", "values of the Strict-Transport-Security header"),
         flags::switch("profiling", true, "serve /debug/pprof/"),
-        flags::switch("contention-profiling", false, "profile contention on locks"),
     ]);
     list
 }
@@ -254,6 +252,7 @@ fn api_flags() -> Vec<Arg> {
 fn ignored_flags() -> Vec<Arg> {
     let no_effect = "accepted for upstream's manifests; of no effect here";
     vec![
+        flags::switch("contention-profiling", false, no_effect),
         flags::switch("watch-cache", true, no_effect),
         flags::list("watch-cache-sizes", "", no_effect),
         flags::int("default-watch-cache-size", 100, no_effect),

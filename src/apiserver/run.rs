@@ -22,6 +22,7 @@ use crate::authn::service_account::ServiceAccounts;
 use crate::authn::static_token::StaticTokens;
 use crate::authn::{Authenticator, FrontProxy, Tokens};
 use crate::authz::Authorizer;
+use crate::cors::Cors;
 use crate::discovery::Discovery;
 use crate::endpoints::oidc::Oidc;
 use crate::entry::Decoder;
@@ -85,7 +86,9 @@ pub async fn run(options: Options, shutdown: Shutdown) -> Result<(), Fault> {
     });
     let flow = Flow::new(options.in_flight);
     let discovery = Discovery::new(resources);
-    let server = Arc::new(Server { api, options, flow, metrics, health, discovery, oidc });
+    let cors = Cors::new(&options.cors)?;
+    let ending = Shutdown::new();
+    let server = Arc::new(Server { api, options, flow, metrics, health, discovery, oidc, cors, ending });
     serve(server, tls, shutdown, started).await
 }
 
@@ -101,11 +104,13 @@ async fn serve(
     // The socket closes only after the delay; health checks fail from the first moment.
     let closing = Shutdown::new();
     tokio::spawn({
-        let (shutdown, closing, delay) = (shutdown.clone(), closing.clone(), options.shutdown_delay);
+        let (server, shutdown, closing) = (server.clone(), shutdown.clone(), closing.clone());
         async move {
             shutdown.cancelled().await;
-            tokio::time::sleep(delay).await;
+            tokio::time::sleep(server.options.shutdown_delay).await;
             closing.cancel();
+            tokio::time::sleep(server.options.watch_grace).await;
+            server.ending.cancel();
         }
     });
     let limits = base::server::Limits {
@@ -167,8 +172,8 @@ fn serving_identity(options: &Options) -> Result<Arc<Identity>, Fault> {
     if !options.external_hostname.is_empty() {
         names.push(options.external_hostname.clone());
     }
-    tracing::info!(?names, "no certificate is given; a self-signed one is made");
-    Ok(Identity::self_signed(&names)?)
+    tracing::info!(?names, dir = %options.cert_dir.display(), "no certificate is given; a self-signed one serves");
+    Ok(Identity::self_signed_in(&options.cert_dir, "apiserver", &names)?)
 }
 
 /// The table with the versions that are served: the default ones, as `--runtime-config` changes them.

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use base::server::{Handler, Peer};
+use base::shutdown::Shutdown;
 use hyper::body::Incoming;
 
 use crate::Api;
 use crate::authn::Verdicts;
 use crate::chain::{self, Connection};
+use crate::cors::Cors;
 use crate::discovery::Discovery;
 use crate::endpoints::oidc::Oidc;
 use crate::flow::Flow;
@@ -32,6 +34,10 @@ pub struct Server {
     pub discovery: Discovery,
     /// Documents by which others verify our tokens.
     pub oidc: Oidc,
+    /// Which pages of other origins may ask.
+    pub cors: Cors,
+    /// Cancelled when streams have to end.
+    pub ending: Shutdown,
 }
 
 /// [`Server`] as a handler of connections.

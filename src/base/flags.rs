@@ -326,6 +326,7 @@ impl Flags {
         crate::tls::Policy {
             min_version: self.text("tls-min-version").to_string(),
             cipher_suites: self.list("tls-cipher-suites"),
+            named: self.array("tls-sni-cert-key"),
         }
     }
 

@@ -92,12 +92,14 @@ impl Checks {
                 }
                 Err(why) => {
                     let _ = writeln!(lines, "[-]{name} failed: reason withheld");
-                    failed.push(*name);
-                    tracing::info!(check = name, %why, "{endpoint} check failed");
+                    failed.push(format!("{name}: {why}"));
                 }
             }
         }
         self.note_unknown(exclude, &mut lines);
+        if !failed.is_empty() {
+            tracing::debug!(?failed, "{endpoint} check failed");
+        }
         match (failed.is_empty(), verbose) {
             (false, _) => Report { ok: false, text: format!("{lines}{endpoint} check failed\n") },
             (true, false) => Report { ok: true, text: "ok".into() },
@@ -120,7 +122,7 @@ impl Checks {
         Some(match check().await {
             Ok(()) => Report { ok: true, text: "ok".into() },
             Err(why) => {
-                tracing::info!(check = name, %why, "check failed");
+                tracing::debug!(check = name, %why, "check failed");
                 Report { ok: false, text: format!("internal server error: {why}\n") }
             }
         })

@@ -35,6 +35,8 @@ pub struct Peer {
     pub certificates: Vec<CertificateDer<'static>>,
     /// The connection is encrypted.
     pub tls: bool,
+    /// Cancelled by a handler, it ends this connection after the requests that it has, as the server's shutdown does.
+    pub close: Shutdown,
 }
 
 /// What serves requests.
@@ -132,17 +134,17 @@ async fn serve_connection<H: Handler>(
     keep_alive(&stream)?;
     let local = stream.local_addr()?;
     let Some(tls) = tls else {
-        let peer = Peer { remote, local, certificates: Vec::new(), tls: false };
-        return http1(TokioIo::new(stream), limits, handler, peer, shutdown).await;
+        let peer = Peer { remote, local, certificates: Vec::new(), tls: false, close: shutdown.child_token() };
+        return http1(TokioIo::new(stream), limits, handler, peer).await;
     };
     let stream = tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await??;
     let session = stream.get_ref().1;
     let certificates = session.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
     let h2 = session.alpn_protocol() == Some(b"h2");
-    let peer = Peer { remote, local, certificates, tls: true };
+    let peer = Peer { remote, local, certificates, tls: true, close: shutdown.child_token() };
     match h2 {
-        true => http2(TokioIo::new(stream), limits, handler, peer, shutdown).await,
-        false => http1(TokioIo::new(stream), limits, handler, peer, shutdown).await,
+        true => http2(TokioIo::new(stream), limits, handler, peer).await,
+        false => http1(TokioIo::new(stream), limits, handler, peer).await,
     }
 }
 
@@ -153,11 +155,12 @@ fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
 }
 
 async fn http2<H: Handler, I>(
-    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer, shutdown: Shutdown,
+    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer
 ) -> Result<(), Fault>
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
+    let close = peer.close.clone();
     let service = service(handler, peer);
     let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -171,17 +174,18 @@ where
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
-        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = close.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     Ok(connection.await?)
 }
 
 async fn http1<H: Handler, I>(
-    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer, shutdown: Shutdown,
+    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer
 ) -> Result<(), Fault>
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
+    let close = peer.close.clone();
     let service = service(handler, peer);
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -193,7 +197,7 @@ where
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         ended = connection.as_mut() => return Ok(ended?),
-        () = shutdown.cancelled() => connection.as_mut().graceful_shutdown(),
+        () = close.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     Ok(connection.await?)
 }

@@ -127,6 +127,22 @@ impl Identity {
         Self::from_der(vec![made.cert.der().clone()], key)
     }
 
+    /// A self-signed certificate that is kept in a directory as `NAME.crt` and `NAME.key`, and made when it is not
+    /// there.
+    ///
+    /// # Errors
+    /// When the files can't be read or written.
+    pub fn self_signed_in(dir: &Path, name: &str, names: &[String]) -> Result<Arc<Self>, Error> {
+        let files = Files { cert: dir.join(format!("{name}.crt")), key: dir.join(format!("{name}.key")) };
+        if !files.cert.exists() || !files.key.exists() {
+            let made = rcgen::generate_simple_self_signed(names).map_err(|e| Error::Flag(e.to_string()))?;
+            std::fs::create_dir_all(dir).map_err(|e| file_error(dir, e))?;
+            write_private(&files.key, &made.signing_key.serialize_pem())?;
+            std::fs::write(&files.cert, made.cert.pem()).map_err(|e| file_error(&files.cert, e))?;
+        }
+        Self::from_files(files)
+    }
+
     /// From a chain and a key that are at hand.
     ///
     /// # Errors
@@ -157,6 +173,14 @@ impl Identity {
     }
 }
 
+/// Writes a file that nobody else may read.
+fn write_private(path: &Path, text: &str) -> Result<(), Error> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let open = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
+    open.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|e| file_error(path, e))
+}
+
 fn repeat(shutdown: &Shutdown, work: impl Fn() + Send + 'static) {
     let shutdown = shutdown.clone();
     tokio::spawn(async move {
@@ -180,6 +204,54 @@ impl rustls::client::ResolvesClientCert for Identity {
     fn has_certs(&self) -> bool {
         true
     }
+}
+
+/// Several identities behind one socket: the one whose name the client asks for, else the first.
+#[derive(Debug)]
+struct ByName {
+    default: Arc<Identity>,
+    named: Vec<(Vec<String>, Arc<Identity>)>,
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let asked = hello.server_name().unwrap_or_default().to_ascii_lowercase();
+        let fits = |name: &String| match name.strip_prefix("*.") {
+            Some(parent) => asked.split_once('.').is_some_and(|(_, rest)| rest == parent),
+            None => *name == asked,
+        };
+        let named = self.named.iter().find(|(names, _)| names.iter().any(fits));
+        Some(named.map_or(&self.default, |(_, identity)| identity).current())
+    }
+}
+
+/// Reads a value of `--tls-sni-cert-key`: `cert,key` or `cert,key:name1,name2`; without names those of the certificate
+/// hold.
+///
+/// # Errors
+/// When it has another form or the files can't be read.
+pub fn named(value: &str) -> Result<(Vec<String>, Arc<Identity>), Error> {
+    let (files, names) = value.split_once(':').unwrap_or((value, ""));
+    let (cert, key) = files.split_once(',').ok_or_else(|| {
+        Error::Flag(format!("expected comma separated certificate and key file paths, found {value:?}"))
+    })?;
+    let identity = Identity::from_files(Files { cert: cert.into(), key: key.into() })?;
+    let mut names: Vec<String> = names.split(',').filter(|n| !n.is_empty()).map(str::to_ascii_lowercase).collect();
+    if names.is_empty() {
+        names = dns_names(&identity.current().cert[0]);
+    }
+    Ok((names, identity))
+}
+
+fn dns_names(cert: &CertificateDer<'_>) -> Vec<String> {
+    use x509_parser::prelude::{FromDer as _, GeneralName};
+    let Ok((_, cert)) = x509_parser::certificate::X509Certificate::from_der(cert) else { return Vec::new() };
+    let names = cert.subject_alternative_name().ok().flatten().map(|e| e.value.general_names.clone());
+    let dns = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    };
+    names.unwrap_or_default().iter().filter_map(dns).collect()
 }
 
 /// Certificate authorities that are trusted, read again when their file changes.
@@ -334,6 +406,8 @@ pub struct Policy {
     pub min_version: String,
     /// `--tls-cipher-suites`: names as Go has them; empty for all.
     pub cipher_suites: Vec<String>,
+    /// `--tls-sni-cert-key`: see [`named`].
+    pub named: Vec<String>,
 }
 
 static ONLY_13: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
@@ -402,7 +476,11 @@ pub fn server(
             builder.with_client_cert_verifier(Arc::new(AskForCertificate { hints, provider }))
         }
     };
-    let mut config = builder.with_cert_resolver(identity);
+    let named: Vec<_> = policy.named.iter().map(|value| named(value)).collect::<Result<_, _>>()?;
+    let mut config = match named.is_empty() {
+        true => builder.with_cert_resolver(identity),
+        false => builder.with_cert_resolver(Arc::new(ByName { default: identity, named })),
+    };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Tickets keep no state on our side; one per handshake is enough for clients that come back.
     config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;

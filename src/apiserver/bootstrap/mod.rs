@@ -106,15 +106,20 @@ pub async fn run(server: Arc<Server>, shutdown: Shutdown) {
     let done = |hook: &str| server.health.hooks.done(hook);
     let independent = async {
         futures::join!(
-            hook(&shutdown, "priority classes", || ensure_all(api, objects::priority_classes())),
-            hook(&shutdown, "flow control", || flowcontrol::ensure(api)),
-            hook(&shutdown, "API services", || objects::api_services(api)),
+            async {
+                hook(&shutdown, "priority classes", || ensure_all(api, objects::priority_classes())).await;
+                done("scheduling/bootstrap-system-priority-classes");
+            },
+            async {
+                hook(&shutdown, "flow control", || flowcontrol::ensure(api)).await;
+                done("priority-and-fairness-config-producer");
+            },
+            async {
+                hook(&shutdown, "API services", || objects::api_services(api)).await;
+                done("kube-apiserver-autoregistration");
+                done("autoregister-completion");
+            },
         );
-        for name in ["scheduling/bootstrap-system-priority-classes", "priority-and-fairness-config-producer"] {
-            done(name);
-        }
-        done("kube-apiserver-autoregistration");
-        done("autoregister-completion");
     };
     let in_namespaces = async {
         hook(&shutdown, "namespaces", || ensure_all(api, objects::namespaces())).await;
