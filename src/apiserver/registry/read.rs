@@ -13,7 +13,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use api::resources::Row;
+use api::resources::{Row, Scope};
 use api::status::Status;
 use http::StatusCode;
 use store::Revision;
@@ -38,7 +38,9 @@ pub async fn get(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result<An
     }
     fresh_for_get(api, row, req).await?;
     let info = &req.info;
-    let key = entry::key(&api.settings.etcd_prefix, row, &info.namespace, &info.name);
+    // The path of a Namespace counts as one within it, too.
+    let namespace = if row.scope == Scope::Cluster { "" } else { &*info.namespace };
+    let key = entry::key(&api.settings.etcd_prefix, row, namespace, &info.name);
     let found = api.cache.get(&key).ok_or_else(|| Status::not_found(row.group_resource(), &info.name))?;
     output::entry(api, row, req, &accept, StatusCode::OK, &found)
 }
@@ -105,7 +107,7 @@ impl<'a> List<'a> {
         let resource = entry::resource_prefix(&api.settings.etcd_prefix, row);
         let prefix = match &*req.info.namespace {
             "" => resource.clone(),
-            _ if row.scope == api::resources::Scope::Cluster => resource.clone(),
+            _ if row.scope == Scope::Cluster => resource.clone(),
             namespace => format!("{resource}{namespace}/"),
         };
         let token = match &*options.token {
@@ -253,7 +255,7 @@ impl<'a> List<'a> {
 
     /// The one key that a name can have; a name without a namespace can have many.
     fn single_key(&self, name: &str) -> Option<String> {
-        let namespaced = self.row.scope == api::resources::Scope::Namespaced;
+        let namespaced = self.row.scope == Scope::Namespaced;
         let namespace = self.options.fields.exact("metadata.namespace");
         if !namespaced || self.prefix != self.resource {
             return Some(format!("{}{name}", self.prefix));
@@ -267,7 +269,7 @@ impl<'a> List<'a> {
         let found = pinned.clone().find_map(|term| state.by_field(&term.field, &term.value));
         let (entries, prefix) = match (found, self.options.fields.exact("metadata.namespace")) {
             (Some(entries), _) => (entries, self.prefix.clone()),
-            (None, Some(namespace)) if self.row.scope == api::resources::Scope::Namespaced => {
+            (None, Some(namespace)) if self.row.scope == Scope::Namespaced => {
                 let narrow = format!("{}{namespace}/", self.resource);
                 (state.entries.clone(), if self.prefix == self.resource { narrow } else { self.prefix.clone() })
             }
