@@ -143,3 +143,20 @@ fn a_tree_is_made_once_and_shared() {
     assert_eq!(typed.metadata.name.as_deref(), Some("web"));
     assert!(Arc::ptr_eq(&typed, &pod.typed().expect("a Pod")));
 }
+
+#[test]
+fn what_upstream_wrote_as_protobuf_is_the_same_object() {
+    let facts = api::schema::builtin();
+    let object = json!({
+        "kind": "ConfigMap", "apiVersion": "v1", "data": {"a": "1"},
+        "metadata": {"name": "c", "namespace": "default", "uid": "u-1", "labels": {"app": "web"}}
+    });
+    let mut value = Vec::new();
+    let ty = facts.kind("", "v1", "ConfigMap").expect("a type");
+    api::codec::proto::seal(facts, ty, &object, &mut value);
+    let entry = decoder().decode(&kv("/registry/configmaps/default/c", value));
+    assert_eq!((entry.name(), entry.uid(), entry.label("app")), ("c", "u-1", Some("web")));
+    let parsed = entry.parse().expect("sound");
+    assert_eq!((&parsed["data"], &parsed["metadata"]["resourceVersion"]), (&json!({"a": "1"}), &json!("42")));
+    assert_eq!((entry.api_version(), &parsed["kind"]), ("v1", &json!("ConfigMap")));
+}

@@ -546,3 +546,63 @@ async fn a_list_through_another_group_is_converted() {
     let one = json_of(&api, "/apis/events.k8s.io/v1/namespaces/x/events/e").await;
     assert_eq!(one["apiVersion"], "events.k8s.io/v1");
 }
+
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The object in an envelope.
+fn opened(bytes: &[u8]) -> Value {
+    let facts = api::schema::builtin();
+    let unknown = api::codec::proto::open(bytes).expect("an envelope");
+    let (group, version) = unknown.api_version.rsplit_once('/').unwrap_or(("", &unknown.api_version));
+    let ty = facts.kind(group, version, &unknown.kind).unwrap_or_else(|| panic!("{}", unknown.kind));
+    let mut object = api::codec::proto::decode(facts, ty, unknown.raw).expect("a message");
+    object["kind"] = unknown.kind.as_str().into();
+    object
+}
+
+#[tokio::test]
+async fn protobuf_holds_what_json_does() {
+    let api = five().await;
+    let protobuf = async |path: &str| {
+        let answer = ask(&api, path, PROTOBUF).await.unwrap_or_else(|e| panic!("{path}: {e:?}"));
+        assert_eq!(answer.headers()[CONTENT_TYPE], PROTOBUF);
+        opened(&body(answer).await)
+    };
+    let one = protobuf(&format!("{MAPS}/c1")).await;
+    assert_eq!((&one["kind"], &one["data"]), (&json!("ConfigMap"), &json!({"a": "1"})));
+    assert_eq!((&one["metadata"]["uid"], &one["metadata"]["resourceVersion"]), (&json!("u-c1"), &json!("3")));
+    let list = protobuf(&format!("{MAPS}?limit=3")).await;
+    assert_eq!((&list["kind"], names(&list)), (&json!("ConfigMapList"), vec!["c0", "c1", "c2"]));
+    assert_eq!((&list["metadata"]["resourceVersion"], &list["metadata"]["remainingItemCount"]), (&json!("7"), &json!(2)));
+    assert!(list["metadata"]["continue"].is_string());
+}
+
+#[tokio::test]
+async fn a_protobuf_watch_is_frames_with_their_length() {
+    let api = five().await;
+    let path = format!("{MAPS}?watch=true&resourceVersion=5&timeoutSeconds=1");
+    let answer = ask(&api, &path, PROTOBUF).await.unwrap_or_else(|e| panic!("{e:?}"));
+    assert_eq!(answer.headers()[CONTENT_TYPE], format!("{PROTOBUF};stream=watch"));
+    let bytes = body(answer).await;
+    let length = u32::from_be_bytes(bytes[..4].try_into().expect("four bytes")) as usize;
+    assert_eq!(bytes.len(), 4 + length, "one frame");
+    assert_eq!(&bytes[4..11], b"\x0a\x05ADDED");
+    let start = bytes.windows(4).position(|four| four == api::codec::proto::MAGIC).expect("an envelope");
+    assert_eq!(opened(&bytes[start..])["metadata"]["name"], "c4");
+}
+
+#[tokio::test]
+async fn yaml_is_the_same_object() {
+    let api = five().await;
+    let answer = ask(&api, &format!("{MAPS}/c0"), "application/yaml").await.unwrap_or_else(|e| panic!("{e:?}"));
+    assert_eq!(answer.headers()[CONTENT_TYPE], "application/yaml");
+    let yaml = body(answer).await;
+    let text = std::str::from_utf8(&yaml).expect("text");
+    assert!(text.starts_with("apiVersion: v1\ndata:\n  a: \"1\"\nkind: ConfigMap\nmetadata:\n"), "{text}");
+    let failed = ask(&api, &format!("{MAPS}/none"), "application/yaml").await.err().expect("refused");
+    let mut headers = http::HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/yaml"));
+    let answer = super::output::failure(&headers, &failed);
+    assert_eq!((answer.status().as_u16(), &answer.headers()[CONTENT_TYPE]), (404, &HeaderValue::from_static("application/yaml")));
+    assert!(body(answer).await.starts_with(b"apiVersion: v1\ncode: 404\n"));
+}
