@@ -48,11 +48,11 @@ pub fn spec(out: &mut Errors, spec: &Value, options: Options, path: &Path) {
     let storage_path = path.child("resources").key("storage");
     match spec.at("resources").at("requests").some("storage") {
         None => out.push(Error::required(&storage_path, "")),
-        Some(value) if rules::quantity(value).sign() <= 0 => {
-            let text = rules::quantity(value).to_string();
-            out.push(Error::invalid(&storage_path, text, "must be greater than zero"));
+        Some(value) => {
+            if compute::positive_quantity(out, value, &storage_path) {
+                compute::resource_quantity(out, "storage", value, &storage_path);
+            }
         }
-        Some(value) => compute::resource_quantity(out, "storage", value, &storage_path),
     }
     class_name(out, spec, "storageClassName", path);
     rules::supported_if_set(out, spec, "volumeMode", VOLUME_MODES, path);
@@ -60,7 +60,8 @@ pub fn spec(out: &mut Errors, spec: &Value, options: Options, path: &Path) {
     class_name(out, spec, "volumeAttributesClassName", path);
 }
 
-fn access_modes(out: &mut Errors, spec: &Value, path: &Path) {
+/// Known modes, of which one goes with no other.
+pub fn access_modes(out: &mut Errors, spec: &Value, path: &Path) {
     let (mut alone, mut others) = (false, false);
     for mode in spec.texts("accessModes") {
         rules::supported(out, mode, ACCESS_MODES, path);

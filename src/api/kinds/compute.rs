@@ -122,6 +122,25 @@ pub fn resource_quantity(out: &mut Errors, name: &str, value: &Value, path: &Pat
     }
 }
 
+/// A quantity that is not negative, as volumes have it; false when it is.
+pub fn basic_quantity(out: &mut Errors, value: &Value, path: &Path) -> bool {
+    let amount = quantity(value).value();
+    if amount < 0 {
+        out.push(Error::invalid(path, amount, "must be a valid resource quantity"));
+    }
+    amount >= 0
+}
+
+/// A quantity above 0; false when it is not.
+pub fn positive_quantity(out: &mut Errors, value: &Value, path: &Path) -> bool {
+    let amount = quantity(value);
+    let ok = amount.sign() > 0;
+    if !ok {
+        out.push(Error::invalid(path, amount.to_string(), "must be greater than zero"));
+    }
+    ok
+}
+
 /// True when a quantity of huge pages is a multiple of their size.
 pub fn fits_huge_page(name: &str, value: &Value) -> bool {
     let Some(size) = name.strip_prefix(HUGE).and_then(|s| Quantity::parse(s).ok()).map(|q| q.value()) else {

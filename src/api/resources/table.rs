@@ -85,11 +85,14 @@ fn core() -> Vec<Row> {
             .fields(&["spec.unschedulable"])
             .sub("proxy", PROXY, "NodeProxyOptions")
             .status(),
-        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &Plain)
+        namespaced(G, "persistentvolumeclaims", "PersistentVolumeClaim", &cores::PersistentVolumeClaim)
             .answers_deleted()
             .short("pvc")
             .status(),
-        cluster(G, "persistentvolumes", "PersistentVolume", &Plain).answers_deleted().short("pv").status(),
+        cluster(G, "persistentvolumes", "PersistentVolume", &cores::PersistentVolume)
+            .answers_deleted()
+            .short("pv")
+            .status(),
         namespaced(G, "pods", "Pod", &pod::Pod)
             .answers_deleted()
             .short("po")

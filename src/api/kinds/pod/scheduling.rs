@@ -57,6 +57,13 @@ pub fn node_selector(out: &mut Errors, selector: &Value, any_value: bool, path: 
     }
 }
 
+/// True when a selector of nodes has a value that is no label value.
+pub fn has_bad_value(selector: &Value) -> bool {
+    let terms = selector.items("nodeSelectorTerms").iter();
+    let mut values = terms.flat_map(|term| term.items("matchExpressions")).flat_map(|e| e.texts("values"));
+    values.any(|value| !names::label_value(value).is_empty())
+}
+
 fn node_selector_term(out: &mut Errors, term: &Value, any_value: bool, path: &Path) {
     for (i, requirement) in term.items("matchExpressions").iter().enumerate() {
         node_requirement(out, requirement, any_value, &path.child("matchExpressions").index(i));
