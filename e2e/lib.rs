@@ -8,9 +8,12 @@
 //! nothing behind, also when it fails. kubectl comes from the PATH; without it, or without etcd, a test says that it is
 //! skipped. Nothing sleeps where it can wait for what it wants to see.
 
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -51,6 +54,8 @@ pub fn is_root() -> bool {
 /// A cluster of one test.
 pub struct Cluster {
     dir: PathBuf,
+    /// Started by somebody else, who also ends it.
+    borrowed: bool,
 }
 
 /// What a command printed.
@@ -83,18 +88,27 @@ fn fresh_dir() -> PathBuf {
 impl Cluster {
     /// etcd and the API server as plain processes; `more` are further flags of `navarch up`.
     pub fn control_plane(more: &[&str]) -> Self {
-        let cluster = Self { dir: fresh_dir() };
+        let cluster = Self { dir: fresh_dir(), borrowed: false };
         let mut args = vec!["up", "--control-plane-only"];
         args.extend(more);
         cluster.navarch(&args);
         cluster
     }
 
-    /// A whole cluster with containers. Takes root, and there can be one on a machine.
+    /// A whole cluster with containers. Takes root, and there can be one on a machine. With `NAVARCH_E2E_DIR` it is the
+    /// one that is up in that directory, and stays up.
     pub fn whole() -> Self {
-        let cluster = Self { dir: fresh_dir() };
-        print!("{}", cluster.navarch(&["up"]));
+        if let Some(dir) = std::env::var_os("NAVARCH_E2E_DIR") {
+            return Self { dir: dir.into(), borrowed: true };
+        }
+        let cluster = Self { dir: fresh_dir(), borrowed: false };
+        println!("{}", cluster.navarch(&["up"]));
         cluster
+    }
+
+    /// True when the cluster was there before the test.
+    pub fn borrowed(&self) -> bool {
+        self.borrowed
     }
 
     /// Runs `navarch` on this cluster's directory.
@@ -148,7 +162,7 @@ impl Cluster {
     /// When it fails.
     pub fn kubectl(&self, args: &[&str]) -> String {
         let printed = self.try_kubectl(args);
-        assert!(printed.ok, "kubectl {args:?}\n{}{}\n{}", printed.out, printed.err, self.logs());
+        assert!(printed.ok, "kubectl {args:?}\n{}{}", printed.out, printed.err);
         printed.out
     }
 
@@ -163,7 +177,36 @@ impl Cluster {
         let mut child = command.spawn().expect("kubectl runs");
         child.stdin.take().expect("stdin is piped").write_all(input.as_bytes()).expect("kubectl reads");
         let printed: Printed = child.wait_with_output().expect("kubectl ends").into();
-        assert!(printed.ok, "kubectl {args:?}\n{}{}\n{}", printed.out, printed.err, self.logs());
+        assert!(printed.ok, "kubectl {args:?}\n{}{}", printed.out, printed.err);
+        printed.out
+    }
+
+    /// Starts kubectl beside the test.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn beside(&self, args: &[&str]) -> Beside {
+        Beside::start(self.command(args))
+    }
+
+    /// Runs kubectl on a terminal, as a person does; returns what the terminal showed.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub fn on_terminal(&self, line: &str, typed: &str) -> String {
+        use std::io::Write;
+        let mut command = self.command(&[]);
+        let environment: Vec<_> = command.get_envs().map(|(k, v)| (k.to_owned(), v.map(ToOwned::to_owned))).collect();
+        command = Command::new("script");
+        command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm");
+        for (key, value) in environment {
+            command.env(key, value.unwrap_or_default());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("script runs");
+        child.stdin.take().expect("stdin is piped").write_all(typed.as_bytes()).expect("the terminal reads");
+        let printed: Printed = child.wait_with_output().expect("script ends").into();
+        assert!(printed.ok, "{line}\n{}{}", printed.out, printed.err);
         printed.out
     }
 
@@ -202,10 +245,9 @@ impl Cluster {
             }
             assert!(
                 Instant::now() < end,
-                "kubectl {args:?} never showed it\n{}{}\n{}",
+                "kubectl {args:?} never showed it\n{}{}",
                 printed.out,
-                printed.err,
-                self.logs()
+                printed.err
             );
             std::thread::sleep(Duration::from_millis(100));
         }
@@ -214,9 +256,125 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        if self.borrowed {
+            return;
+        }
         let down = Command::new(program("navarch")).arg("down").arg("--dir").arg(&self.dir).output();
         if !down.is_ok_and(|output| output.status.success()) {
             eprintln!("{} could not be taken down", self.dir.display());
         }
+    }
+}
+
+/// A command that runs beside the test; it ends with this value.
+pub struct Beside {
+    child: Child,
+    shown: Arc<Mutex<String>>,
+}
+
+impl Beside {
+    /// Starts a command.
+    ///
+    /// # Panics
+    /// When it can't be started.
+    pub fn start(mut command: Command) -> Self {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let shown = Arc::new(Mutex::new(String::new()));
+        let out = child.stdout.take().expect("stdout is piped");
+        let err = child.stderr.take().expect("stderr is piped");
+        collect(out, shown.clone());
+        collect(err, shown.clone());
+        Self { child, shown }
+    }
+
+    /// What it has shown so far, on both outputs.
+    pub fn shown(&self) -> String {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until what it has shown satisfies a condition.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    pub fn until(&self, holds: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.shown();
+            if holds(&shown) {
+                return shown;
+            }
+            assert!(Instant::now() < end, "never shown:\n{shown}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until it has ended; true when with 0.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    pub fn ended(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
+                return status.success();
+            }
+            assert!(Instant::now() < end, "never ended:\n{}", self.shown());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<String>>) {
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count @ 1..) = from.read(&mut buffer) {
+            let text = String::from_utf8_lossy(&buffer[..count]);
+            into.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+        }
+    });
+}
+
+/// Steps of one long test: each runs, also when an earlier one failed, and the failures are told together.
+#[derive(Default)]
+pub struct Steps {
+    failed: Vec<String>,
+    began: Option<Instant>,
+}
+
+impl Steps {
+    /// Runs a step and says how long it took. `NAVARCH_E2E_STEPS` (words, separated by commas) picks those whose name has
+    /// one of the words.
+    pub fn run(&mut self, name: &str, step: impl FnOnce()) {
+        let picked = std::env::var("NAVARCH_E2E_STEPS").unwrap_or_default();
+        if !picked.is_empty() && !picked.split(',').any(|word| name.contains(word)) {
+            return;
+        }
+        let began = Instant::now();
+        let first = *self.began.get_or_insert(began);
+        let good = catch_unwind(AssertUnwindSafe(step)).is_ok();
+        let (at, took) = (first.elapsed().as_secs_f32(), began.elapsed().as_secs_f32());
+        println!("[{at:6.1}s] {} {name} ({took:.1}s)", if good { "ok    " } else { "FAILED" });
+        if !good {
+            self.failed.push(name.to_string());
+        }
+    }
+
+    /// Ends the test.
+    ///
+    /// # Panics
+    /// When a step failed.
+    pub fn end(self) {
+        assert!(self.failed.is_empty(), "failed: {}", self.failed.join("; "));
     }
 }

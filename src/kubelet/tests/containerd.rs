@@ -111,7 +111,13 @@ impl<'a> Node<'a> {
     }
 
     async fn ask(&self, path: &str) -> Option<(u16, String)> {
-        let target = Target { https: true, host: "127.0.0.1".into(), port: PORT, path: path.into(), headers: Default::default() };
+        let target = Target {
+            https: true,
+            host: "127.0.0.1".into(),
+            port: PORT,
+            path: path.into(),
+            headers: Default::default(),
+        };
         let answer = get(&target, Duration::from_secs(10)).await.ok()?;
         Some((answer.status, answer.body))
     }
@@ -284,7 +290,10 @@ async fn volumes_environment_and_files(node: &Node<'_>) {
 }
 
 async fn crash_loops_and_restarts(node: &Node<'_>) {
-    node.put("crash", json!({"containers": [with(shell("echo last words > /dev/termination-log; exit 3"), json!({}))]}));
+    node.put(
+        "crash",
+        json!({"containers": [with(shell("echo last words > /dev/termination-log; exit 3"), json!({}))]}),
+    );
     let pod = node
         .until("crash", "has crashed twice", |pod| {
             pod["status"]["containerStatuses"][0]["restartCount"].as_i64().is_some_and(|count| count >= 2)
@@ -314,13 +323,18 @@ async fn probes_and_hooks(node: &Node<'_>) {
     );
     let shared = node.world.dir.join("shared");
     fs::create_dir_all(&shared).unwrap();
-    node.put("probed", json!({"containers": [container], "terminationGracePeriodSeconds": 5,
-        "volumes": [{"name": "shared", "hostPath": {"path": shared}}]}));
+    node.put(
+        "probed",
+        json!({"containers": [container], "terminationGracePeriodSeconds": 5,
+        "volumes": [{"name": "shared", "hostPath": {"path": shared}}]}),
+    );
     node.ready("probed").await;
     node.run("probed", "c", "rm /tmp/live").await;
     node.run("probed", "c", "busybox rm /tmp/live").await;
     let restarted = node
-        .until("probed", "is restarted by its liveness probe", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == 1)
+        .until("probed", "is restarted by its liveness probe", |pod| {
+            pod["status"]["containerStatuses"][0]["restartCount"] == 1
+        })
         .await;
     assert!(restarted["status"]["containerStatuses"][0]["lastState"]["terminated"].is_object());
     node.ready("probed").await;

@@ -140,7 +140,7 @@ impl Strategy for PersistentVolume {
         }
         let (path, now, before) = (Path::new("spec"), new.at("spec"), old.at("spec"));
         let any_value = scheduling::has_bad_value(before.at("nodeAffinity").at("required"));
-        let mut whole = |out: &mut Errors| {
+        let whole = |out: &mut Errors| {
             out.extend(meta::validate(new, false, &names::dns_subdomain));
             check::kube_finalizers(out, new);
             spec(out, now, Use::Volume(new.at("metadata").text("name")), any_value, &path);

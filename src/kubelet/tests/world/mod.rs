@@ -23,7 +23,15 @@ fn missing() -> Option<String> {
     if !nix::unistd::geteuid().is_root() {
         return Some("root".into());
     }
-    let needed = ["/usr/bin/containerd", "/usr/bin/ctr", "/usr/sbin/runc", "/bin/busybox", "/usr/lib/cni/bridge", "/usr/bin/unshare", "/usr/bin/tar"];
+    let needed = [
+        "/usr/bin/containerd",
+        "/usr/bin/ctr",
+        "/usr/sbin/runc",
+        "/bin/busybox",
+        "/usr/lib/cni/bridge",
+        "/usr/bin/unshare",
+        "/usr/bin/tar",
+    ];
     needed.iter().find(|path| !Path::new(path).exists()).map(|path| (*path).to_owned())
 }
 
@@ -154,11 +162,26 @@ impl World {
         }
         fs::copy("/bin/busybox", root.join("bin/busybox")).unwrap();
         fs::set_permissions(root.join("bin/busybox"), fs::Permissions::from_mode(0o755)).unwrap();
-        for applet in ["sh", "sleep", "cat", "echo", "ls", "test", "true", "false", "nc", "httpd", "kill", "seq", "touch", "id", "hostname", "grep", "stat", "wget"] {
+        for applet in [
+            "sh", "sleep", "cat", "echo", "ls", "test", "true", "false", "nc", "httpd", "kill", "seq", "touch", "id",
+            "hostname", "grep", "stat", "wget",
+        ] {
             symlink("busybox", root.join("bin").join(applet)).unwrap();
         }
         let layer = work.join("layer.tar");
-        run("tar", &["--numeric-owner", "--owner=0", "--group=0", "-C", &root.display().to_string(), "-cf", &layer.display().to_string(), "."]);
+        run(
+            "tar",
+            &[
+                "--numeric-owner",
+                "--owner=0",
+                "--group=0",
+                "-C",
+                &root.display().to_string(),
+                "-cf",
+                &layer.display().to_string(),
+                ".",
+            ],
+        );
         let digest = format!("sha256:{:x}", DisplayHex(Sha256::digest(fs::read(&layer).unwrap()).to_vec()));
         let config = json!({
             "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
@@ -169,7 +192,18 @@ impl World {
         let manifest = json!([{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]);
         fs::write(work.join("manifest.json"), manifest.to_string()).unwrap();
         let archive = work.join("image.tar");
-        run("tar", &["-C", &work.display().to_string(), "-cf", &archive.display().to_string(), "config.json", "manifest.json", "layer.tar"]);
+        run(
+            "tar",
+            &[
+                "-C",
+                &work.display().to_string(),
+                "-cf",
+                &archive.display().to_string(),
+                "config.json",
+                "manifest.json",
+                "layer.tar",
+            ],
+        );
         assert!(self.ctr(&["images", "import", &archive.display().to_string()]), "{}", self.log());
     }
 }
