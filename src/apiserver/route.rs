@@ -33,7 +33,7 @@ pub async fn dispatch(server: &Arc<Server>, peer: &Peer, mut request: Request) -
     if let Some(text) = row.deprecation(&request.info.version, target == Target::List || target == Target::Watch) {
         request.warnings.push(text);
     }
-    let outcome = run(server, &row, target, &mut request).await;
+    let outcome = run(server, peer, &row, target, &mut request).await;
     let mut answer = outcome.unwrap_or_else(|status| Failure::Status(status).answer(&request.headers));
     chain::warn(&mut answer, &request.warnings);
     Ok(answer)
@@ -54,7 +54,9 @@ enum Target {
     Stream,
 }
 
-async fn run(server: &Arc<Server>, row: &Arc<Row>, target: Target, request: &mut Request) -> Result<Answer, Status> {
+async fn run(
+    server: &Arc<Server>, peer: &Peer, row: &Arc<Row>, target: Target, request: &mut Request,
+) -> Result<Answer, Status> {
     let api = &server.api;
     match target {
         Target::Create if row.group.is_empty() && row.plural == "bindings" => {
@@ -71,7 +73,7 @@ async fn run(server: &Arc<Server>, row: &Arc<Row>, target: Target, request: &mut
         Target::Delete => registry::delete::delete(api, row, request).await,
         Target::DeleteCollection => registry::delete::delete_collection(api, row, request).await,
         Target::Subresource => subresources::serve(api, row, request).await,
-        Target::Stream => streams::serve(api, row, request).await,
+        Target::Stream => streams::serve(&server.streams, api, peer, row, request).await,
     }
 }
 
@@ -89,7 +91,8 @@ fn target(row: &Row, request: &Request) -> Result<Target, Failure> {
     let in_namespace = shape.in_namespace;
     let parts: Vec<&str> = request.info.parts.iter().map(String::as_str).collect();
     let namespaced = row.scope == Scope::Namespaced;
-    if in_namespace && !namespaced || parts.iter().any(|p| p.is_empty()) {
+    // Behind `proxy` anything may stand.
+    if in_namespace && !namespaced || parts.iter().take(3).any(|p| p.is_empty()) {
         return Err(resource_not_found());
     }
     let (method, has) = (&request.method, |verb: &str| row.verbs.iter().any(|v| v == verb));
@@ -226,6 +229,8 @@ mod tests {
             ("OPTIONS", "/api/v1/namespaces/x/pods", Err(405)),
             ("GET", "/api/v1/namespaces/x/pods/a/log", Ok(Target::Stream)),
             ("GET", "/api/v1/namespaces/x/pods/a/proxy/b/c", Ok(Target::Stream)),
+            ("GET", "/api/v1/namespaces/x/pods/a/proxy//b//c", Ok(Target::Stream)),
+            ("GET", "/api/v1/namespaces/x/pods/a//b", Err(404)),
             ("GET", "/api/v1/namespaces/x/pods/a/status", Ok(Target::Subresource)),
             ("GET", "/api/v1/namespaces/x/pods/a/status/b", Err(404)),
             ("GET", "/api/v1/namespaces/x/pods/a/nothing", Err(404)),

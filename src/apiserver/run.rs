@@ -33,6 +33,7 @@ use crate::metrics::Metrics;
 use crate::options::{self, Options};
 use crate::registry::Resources;
 use crate::server::{Door, Server};
+use crate::streams::Streams;
 use crate::{Api, admission, allocation, bootstrap, subresources};
 
 /// Seconds that the tokens of pods live when their life is extended: a year.
@@ -88,7 +89,8 @@ pub async fn run(options: Options, shutdown: Shutdown) -> Result<(), Fault> {
     let discovery = Discovery::new(resources);
     let cors = Cors::new(&options.cors)?;
     let ending = Shutdown::new();
-    let server = Arc::new(Server { api, options, flow, metrics, health, discovery, oidc, cors, ending });
+    let streams = Streams::new(&options.kubelet, &shutdown, ending.clone())?;
+    let server = Arc::new(Server { api, options, flow, metrics, health, discovery, oidc, cors, streams, ending });
     serve(server, tls, shutdown, started).await
 }
 

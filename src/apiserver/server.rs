@@ -17,6 +17,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::request::{Answer, Body};
+use crate::streams::Streams;
 
 /// The API server.
 pub struct Server {
@@ -36,6 +37,8 @@ pub struct Server {
     pub oidc: Oidc,
     /// Which pages of other origins may ask.
     pub cors: Cors,
+    /// The way to kubelets.
+    pub streams: Streams,
     /// Cancelled when streams have to end.
     pub ending: Shutdown,
 }
