@@ -37,7 +37,7 @@ fn nodes_are_described(cluster: &Cluster) {
     // The table of pods and the events fill up while the node settles.
     let whole = |text: &str| {
         let non_terminated = text.split("Non-terminated Pods:").nth(1).unwrap_or_default();
-        non_terminated.contains("kube-apiserver-") && text.contains("NodeReady")
+        non_terminated.contains("kube-apiserver-") && text.contains("Starting kubelet.")
     };
     let described = cluster.until(&["describe", "node", &node(cluster)], whole);
     for part in [

@@ -53,6 +53,12 @@ fn running(cluster: &Cluster, name: &str) -> Vec<String> {
     known.out.lines().filter(|id| runs(id)).map(str::to_string).collect()
 }
 
+/// Kills a container's process behind the kubelet's back.
+pub fn kill(cluster: &Cluster, id: &str) {
+    let kill = ctr(cluster, &["tasks", "kill", "--signal", "SIGKILL", id]);
+    assert!(kill.ok, "{kill:?}");
+}
+
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -71,8 +77,7 @@ fn without_the_api_server(cluster: &Cluster) {
     let away = Aside::put(cluster, "kube-apiserver");
     cluster.until_fails(&["get", "--raw=/readyz"]);
     assert_eq!(running(cluster, "lasting"), lasting);
-    let kill = ctr(cluster, &["tasks", "kill", "--signal", "SIGKILL", &killed[0]]);
-    assert!(kill.ok, "{kill:?}");
+    kill(cluster, &killed[0]);
     eventually("the kubelet starts a killed container again", || {
         let now = running(cluster, "killed");
         now.len() == 1 && now != killed

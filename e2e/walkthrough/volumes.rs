@@ -56,11 +56,18 @@ spec:
     - {{name: hidden, mountPath: /hidden, readOnly: true}}
     - {{name: scratch, mountPath: /scratch}}
     - {{name: host, mountPath: /host}}
+    # Programs of the machine, with what they load.
+    - {{name: usr, mountPath: /usr, readOnly: true}}
+    - {{name: lib, mountPath: /lib, readOnly: true}}
+    - {{name: lib64, mountPath: /lib64, readOnly: true}}
   volumes:
   - {{name: settings, configMap: {{name: settings}}}}
   - {{name: hidden, secret: {{secretName: hidden, defaultMode: 0400}}}}
   - {{name: scratch, emptyDir: {{}}}}
   - {{name: host, hostPath: {{path: {host}, type: DirectoryOrCreate}}}}
+  - {{name: usr, hostPath: {{path: /usr}}}}
+  - {{name: lib, hostPath: {{path: /lib}}}}
+  - {{name: lib64, hostPath: {{path: /lib64}}}}
 "#
     )
 }
@@ -82,19 +89,22 @@ fn volumes_are_mounted(cluster: &Cluster) {
     assert!(!refused.ok && refused.err.contains("Read-only file system"), "{refused:?}");
 }
 
+/// What is in the image can't speak TLS as it is today; kubectl from the machine can.
 fn the_token_lets_in(cluster: &Cluster) {
-    let ask = |path: &str| {
-        format!(
-            "wget -q -O- --header \"Authorization: Bearer $(cat /var/run/secrets/kubernetes.io/serviceaccount/token)\" \
-             https://kubernetes.default.svc{path} 2>&1"
-        )
+    const DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+    let ask = |args: &str| {
+        let line = format!(
+            "HOME=/tmp kubectl --server=https://kubernetes.default.svc --certificate-authority={DIR}/ca.crt \
+             --token=$(cat {DIR}/token) {args}"
+        );
+        cluster.try_kubectl(&["exec", "mounts", "-c", "main", "--", "sh", "-c", &line])
     };
-    let pod = inside(cluster, &ask("/api/v1/namespaces/default/pods/mounts"));
-    assert!(pod.contains("\"kind\":\"Pod\""), "{pod}");
-    let secret = cluster.try_kubectl(&["exec", "mounts", "-c", "main", "--", "sh", "-c", &ask("/api/v1/secrets")]);
-    assert!(!secret.ok && secret.out.contains("403"), "{secret:?}");
-    let namespace = inside(cluster, "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace");
-    assert_eq!(namespace, "default");
+    let pod = ask("get pod mounts -n default -o name");
+    assert!(pod.ok && pod.out == "pod/mounts\n", "{pod:?}");
+    let secrets = ask("get secrets");
+    let forbidden = "User \"system:serviceaccount:default:reader\" cannot list resource \"secrets\"";
+    assert!(!secrets.ok && secrets.err.contains(forbidden), "{secrets:?}");
+    assert_eq!(inside(cluster, &format!("cat {DIR}/namespace")), "default");
 }
 
 fn a_change_reaches_the_file(cluster: &Cluster) {

@@ -62,7 +62,8 @@ fn the_count_heals(cluster: &Cluster) {
 
 fn a_killed_process_restarts(cluster: &Cluster) {
     let pod = web_pods(cluster).remove(0);
-    cluster.try_kubectl(&["exec", &pod, "--", "sh", "-c", "kill 1"]);
+    let id = cluster.kubectl(&["get", "pod", &pod, "-o", "jsonpath={.status.containerStatuses[0].containerID}"]);
+    super::outages::kill(cluster, id.trim_start_matches("containerd://"));
     let count = "jsonpath={.status.containerStatuses[0].restartCount}";
     cluster.until(&["get", "pod", &pod, "-o", count], |out| out == "1");
     cluster.until(&READY, |out| out == "3");
@@ -83,7 +84,7 @@ fn a_service_answers(cluster: &Cluster) {
     cluster.kubectl(&["expose", "deployment", "web", "--port=80", "--target-port=8080"]);
     let ip = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
     for url in [format!("http://{ip}/"), "http://web.default.svc.cluster.local/".into(), "http://web/".into()] {
-        let args = ["exec", "hello", "--", "wget", "-q", "-O-", "-T", "5", &url];
+        let args = ["exec", "hello", "--", "wget", "-q", "-O-", &url];
         cluster.until(&args, |out| out.starts_with("web-"));
     }
     let pods: BTreeSet<String> = web_pods(cluster).into_iter().collect();

@@ -38,9 +38,7 @@ pub async fn get(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result<An
     }
     fresh_for_get(api, row, req).await?;
     let info = &req.info;
-    // The path of a Namespace counts as one within it, too.
-    let namespace = if row.scope == Scope::Cluster { "" } else { &*info.namespace };
-    let key = entry::key(&api.settings.etcd_prefix, row, namespace, &info.name);
+    let key = entry::key(&api.settings.etcd_prefix, row, &info.namespace, &info.name);
     let found = api.cache.get(&key).ok_or_else(|| Status::not_found(row.group_resource(), &info.name))?;
     output::entry(api, row, req, &accept, StatusCode::OK, &found)
 }
