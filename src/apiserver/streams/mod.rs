@@ -15,6 +15,7 @@ mod forward;
 mod locate;
 mod log;
 mod options;
+mod proxy;
 pub mod spdy;
 mod upgrade;
 mod websocket;
@@ -87,7 +88,7 @@ pub async fn serve(
         "exec" => remote(call, "exec", "PodExecOptions").await,
         "attach" => remote(call, "attach", "PodAttachOptions").await,
         "portforward" => port_forward(call).await,
-        other => Err(Status::internal(format!("{other} is not served"))),
+        _ => proxy::serve(call).await,
     }
 }
 

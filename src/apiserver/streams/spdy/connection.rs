@@ -204,7 +204,7 @@ async fn read_all(from: impl AsyncRead + Unpin, shared: Arc<Shared>, out: mpsc::
     shared.streams.lock().clear();
 }
 
-/// The writer is gone.
+/// Nothing more is to be read: the writer is gone, or the other end has said goodbye.
 struct Gone;
 
 async fn handle(frame: Frame, shared: &Shared, out: &mpsc::Sender<Frame>) -> Result<(), Gone> {
@@ -227,7 +227,10 @@ async fn handle(frame: Frame, shared: &Shared, out: &mpsc::Sender<Frame>) -> Res
         }
         Frame::Headers { stream, fin, .. } => finish(shared, stream, fin).await,
         Frame::Reset { stream, .. } => finish(shared, stream, true).await,
-        Frame::GoAway { .. } => shared.goodbye.store(true, Ordering::Release),
+        Frame::GoAway { .. } => {
+            shared.goodbye.store(true, Ordering::Release);
+            return Err(Gone);
+        }
         Frame::SynStream { stream, .. } => {
             out.send(Frame::Reset { stream, status: REFUSED }).await.map_err(|_| Gone)?;
         }
