@@ -663,10 +663,11 @@ pub(super) fn api_service(object: &Value) -> Vec<Cell> {
         service => format!("{}/{}", read::text(service, "/namespace"), read::text(service, "/name")),
     };
     let available = list(object, "/status/conditions").iter().find(|c| c["type"] == "Available");
-    let available = available.map_or("Unknown".to_string(), |c| match (read::text(c, "/status"), read::text(c, "/reason")) {
-        ("True", _) => "True".into(),
-        (status, "") => status.into(),
-        (status, reason) => format!("{status} ({reason})"),
-    });
+    let available =
+        available.map_or("Unknown".to_string(), |c| match (read::text(c, "/status"), read::text(c, "/reason")) {
+            ("True", _) => "True".into(),
+            (status, "") => status.into(),
+            (status, reason) => format!("{status} ({reason})"),
+        });
     vec![name(object), is(service), is(available), age(object)]
 }

@@ -573,7 +573,10 @@ async fn protobuf_holds_what_json_does() {
     assert_eq!((&one["metadata"]["uid"], &one["metadata"]["resourceVersion"]), (&json!("u-c1"), &json!("3")));
     let list = protobuf(&format!("{MAPS}?limit=3")).await;
     assert_eq!((&list["kind"], names(&list)), (&json!("ConfigMapList"), vec!["c0", "c1", "c2"]));
-    assert_eq!((&list["metadata"]["resourceVersion"], &list["metadata"]["remainingItemCount"]), (&json!("7"), &json!(2)));
+    assert_eq!(
+        (&list["metadata"]["resourceVersion"], &list["metadata"]["remainingItemCount"]),
+        (&json!("7"), &json!(2))
+    );
     assert!(list["metadata"]["continue"].is_string());
 }
 
@@ -603,6 +606,9 @@ async fn yaml_is_the_same_object() {
     let mut headers = http::HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/yaml"));
     let answer = super::output::failure(&headers, &failed);
-    assert_eq!((answer.status().as_u16(), &answer.headers()[CONTENT_TYPE]), (404, &HeaderValue::from_static("application/yaml")));
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()[CONTENT_TYPE]),
+        (404, &HeaderValue::from_static("application/yaml"))
+    );
     assert!(body(answer).await.starts_with(b"apiVersion: v1\ncode: 404\n"));
 }
