@@ -143,13 +143,13 @@ fn rollouts(cluster: &Cluster) {
 fn cascades(cluster: &Cluster) {
     for (name, cascade) in [("back", "background"), ("front", "foreground"), ("parent", "orphan")] {
         let image = format!("--image={BUSYBOX}");
-        cluster.kubectl(&["create", "deployment", name, &image, "--replicas=2", "--", "sleep", "3600"]);
+        let script = "trap exit TERM; while sleep 1; do :; done";
+        cluster.kubectl(&["create", "deployment", name, &image, "--replicas=2", "--", "sh", "-c", script]);
         cluster.kubectl(&["rollout", "status", &format!("deployment/{name}"), "--timeout=60s"]);
         let deployment = format!("deployment/{name}");
         cluster.kubectl(&["delete", &deployment, &format!("--cascade={cascade}"), "--timeout=90s"]);
         let label = format!("app={name}");
         if cascade != "orphan" {
-            cluster.kubectl(&["delete", "pods", "-l", &label, "--now"]);
             cluster.until(&["get", "pods,replicasets", "-l", &label, "-o", "name"], str::is_empty);
             continue;
         }

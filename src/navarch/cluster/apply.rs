@@ -49,10 +49,13 @@ fn resource(object: &Value) -> Result<(ApiResource, bool)> {
     Ok((ApiResource::from_gvk_with_plural(&gvk, &row.plural), row.scope == api::resources::Scope::Namespaced))
 }
 
-/// Applies an object, server-side, as the manager `navarch`.
+/// How long a server may be away while objects are applied: that of a new manifest takes over from the old one.
+const TAKE_OVER: Duration = Duration::from_secs(60);
+
+/// Applies an object, server-side, as the manager `navarch`. Tried again while nobody answers.
 ///
 /// # Errors
-/// When the server refuses.
+/// When the server refuses, or nobody answers for a minute.
 pub async fn apply(client: &Client, object: &Value) -> Result<()> {
     let (resource, namespaced) = resource(object)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -63,5 +66,13 @@ pub async fn apply(client: &Client, object: &Value) -> Result<()> {
     };
     let params = PatchParams::apply("navarch").force();
     let what = format!("applying {} {name}", resource.kind);
-    api.patch(name, &params, &Patch::Apply(object)).await.map(drop).context(what)
+    let end = tokio::time::Instant::now() + TAKE_OVER;
+    loop {
+        match api.patch(name, &params, &Patch::Apply(object)).await {
+            Ok(_) => return Ok(()),
+            Err(error @ kube::Error::Api(_)) => return Err(Error::new(what, error)),
+            Err(error) if tokio::time::Instant::now() > end => return Err(Error::new(what, error)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
 }
