@@ -20,6 +20,8 @@ pub mod bootstrap;
 pub mod chain;
 pub mod cors;
 pub mod discovery;
+#[cfg(test)]
+mod ending_tests;
 pub mod endpoints;
 pub mod entry;
 pub mod flow;

@@ -152,7 +152,8 @@ pub struct Kubelet {
 /// The command line as clap sees it.
 pub fn command() -> Command {
     let about = "The Kubernetes API server: validates and keeps the cluster's objects, and serves them to everybody.";
-    let flags = [server_flags(), etcd_flags(), authentication_flags(), api_flags(), ignored_flags()];
+    let own = [server_flags(), etcd_flags(), authentication_flags(), api_flags(), ignored_flags()];
+    let flags = own.into_iter().chain([flags::metrics(), flags::emulation()]);
     flags::command(NAME, about, flags.into_iter().flatten())
 }
 
@@ -266,9 +267,6 @@ fn ignored_flags() -> Vec<Arg> {
         flags::switch("enable-aggregator-routing", false, no_effect),
         flags::switch("aggregator-reject-forwarding-redirect", true, no_effect),
         flags::switch("enable-logs-handler", false, no_effect),
-        flags::text("show-hidden-metrics-for-version", "", no_effect),
-        flags::map("allow-metric-labels", no_effect),
-        flags::list("disabled-metrics", "", no_effect),
     ]
 }
 

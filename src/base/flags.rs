@@ -105,6 +105,10 @@ pub fn common() -> Vec<Arg> {
         text("vmodule", "", "pattern=N pairs for verbosity by file; accepted, the level of -v holds everywhere"),
         choice("logging-format", "text", &["text", "json"], "form of the log: text or json"),
         duration("log-flush-frequency", "5s", "how often the log is flushed; ours is written at once"),
+        switch("log-json-split-stream", false, "accepted; the log has one stream"),
+        text("log-json-info-buffer-size", "0", "accepted; the log is not buffered"),
+        switch("log-text-split-stream", false, "accepted; the log has one stream"),
+        text("log-text-info-buffer-size", "0", "accepted; the log is not buffered"),
         Arg::new("version")
             .long("version")
             .help("print the version and quit; --version=raw prints its parts")
@@ -112,6 +116,24 @@ pub fn common() -> Vec<Arg> {
             .require_equals(true)
             .default_missing_value("true")
             .value_name("version"),
+    ]
+}
+
+/// Flags of a component that has metrics.
+pub fn metrics() -> Vec<Arg> {
+    vec![
+        text("show-hidden-metrics-for-version", "", "accepted; no metric is hidden"),
+        list("disabled-metrics", "", "accepted; all metrics are shown"),
+        map("allow-metric-labels", "accepted; label values are not limited"),
+        text("allow-metric-labels-manifest", "", "accepted; label values are not limited"),
+    ]
+}
+
+/// Flags of a component that could behave as an older version does.
+pub fn emulation() -> Vec<Arg> {
+    vec![
+        list("emulated-version", "", "accepted; the version is not emulated"),
+        switch("emulation-forward-compatible", false, "accepted; the version is not emulated"),
     ]
 }
 

@@ -141,8 +141,19 @@ pub struct Report {
 /// Who may see what is not open to everybody (`/metrics`, `/configz`, …).
 #[async_trait::async_trait]
 pub trait Gate: Send + Sync + 'static {
-    /// Lets the request pass, or says with which status and text it is refused.
-    async fn admit(&self, asked: &Asked<'_>) -> Result<(), (StatusCode, String)>;
+    /// Lets the request pass, or says how it is refused.
+    async fn admit(&self, asked: &Asked<'_>) -> Result<(), Refusal>;
+}
+
+/// The answer to those who don't pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Status code.
+    pub code: StatusCode,
+    /// Content type of the text.
+    pub content_type: &'static str,
+    /// Body.
+    pub text: String,
 }
 
 /// A request at the gate.
@@ -175,7 +186,7 @@ pub struct Endpoints {
     pub flags: Vec<(String, String)>,
     /// Serves `/metrics` from [`crate::metrics::global`].
     pub metrics: bool,
-    /// Guards everything but the health endpoints; none lets everybody in.
+    /// Guards everything; none lets everybody in.
     pub gate: Option<Arc<dyn Gate>>,
     /// Further paths of the component's own, asked before anything is refused as not found.
     pub extra: Option<Extra>,
@@ -197,9 +208,6 @@ impl Handler for Endpoints {
     }
 
     async fn call(&self, peer: Arc<Peer>, request: http::Request<Incoming>) -> Response<Full<Bytes>> {
-        if let Some(answer) = self.health(&request).await {
-            return answer;
-        }
         if let Some(gate) = &self.gate {
             let asked = Asked {
                 verb: request.method().as_str().to_ascii_lowercase(),
@@ -207,11 +215,14 @@ impl Handler for Endpoints {
                 bearer: bearer(request.headers()),
                 certificates: &peer.certificates,
             };
-            if let Err((code, text)) = gate.admit(&asked).await {
-                return plain(code, text);
+            if let Err(refusal) = gate.admit(&asked).await {
+                return refused(refusal);
             }
         }
-        self.guarded(request).await
+        match self.health(&request).await {
+            Some(answer) => answer,
+            None => self.rest(request).await,
+        }
     }
 }
 
@@ -243,7 +254,7 @@ impl Endpoints {
         })
     }
 
-    async fn guarded(&self, request: http::Request<Incoming>) -> Response<Full<Bytes>> {
+    async fn rest(&self, request: http::Request<Incoming>) -> Response<Full<Bytes>> {
         match request.uri().path() {
             "/metrics" if self.metrics => typed(crate::metrics::CONTENT_TYPE, crate::metrics::global().text()),
             "/configz" => {
@@ -273,6 +284,12 @@ pub fn bearer(headers: &http::HeaderMap) -> Option<&str> {
 /// Answer of a health endpoint over HTTP.
 fn health_answer(report: Report) -> Response<Full<Bytes>> {
     plain(if report.ok { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, report.text)
+}
+
+fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
+    let mut answer = typed(refusal.content_type, refusal.text);
+    *answer.status_mut() = refusal.code;
+    answer
 }
 
 fn plain(code: StatusCode, text: String) -> Response<Full<Bytes>> {

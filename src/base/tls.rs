@@ -257,7 +257,7 @@ fn dns_names(cert: &CertificateDer<'_>) -> Vec<String> {
 /// Certificate authorities that are trusted, read again when their file changes.
 #[derive(Debug)]
 pub struct Authorities {
-    path: PathBuf,
+    path: Option<PathBuf>,
     state: RwLock<Trusted>,
 }
 
@@ -270,11 +270,14 @@ struct Trusted {
 
 impl Trusted {
     fn load(path: &Path) -> Result<Self, Error> {
-        let certs = load_certs(path)?;
+        Self::of(load_certs(path)?)
+    }
+
+    fn of(certs: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
         let roots = Arc::new(roots(&certs)?);
-        let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider())
-            .build()
-            .map_err(|e| file_error(path, e))?;
+        let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider()).build();
+        // The only thing it could miss is a root, and there is one.
+        let clients = clients.map_err(|e| Error::Flag(e.to_string()))?;
         Ok(Self { certs, roots, clients })
     }
 }
@@ -295,16 +298,25 @@ impl Authorities {
     pub fn load(path: impl Into<PathBuf>) -> Result<Arc<Self>, Error> {
         let path = path.into();
         let state = RwLock::new(Trusted::load(&path)?);
-        Ok(Arc::new(Self { path, state }))
+        Ok(Arc::new(Self { path: Some(path), state }))
+    }
+
+    /// From the text of a PEM file.
+    ///
+    /// # Errors
+    /// When it holds no certificate.
+    pub fn parse(pem: &[u8]) -> Result<Arc<Self>, Error> {
+        let state = RwLock::new(Trusted::of(parse_certs(pem).map_err(Error::Flag)?)?);
+        Ok(Arc::new(Self { path: None, state }))
     }
 
     /// Reads the file again each minute until the shutdown.
     pub fn keep_fresh(self: &Arc<Self>, shutdown: &Shutdown) {
-        let bundle = self.clone();
-        repeat(shutdown, move || match Trusted::load(&bundle.path) {
+        let (Some(path), bundle) = (self.path.clone(), self.clone()) else { return };
+        repeat(shutdown, move || match Trusted::load(&path) {
             Ok(new) if new.certs == bundle.state.read().certs => {}
             Ok(new) => {
-                tracing::info!(bundle = %bundle.path.display(), "reloaded certificate authorities");
+                tracing::info!(bundle = %path.display(), "reloaded certificate authorities");
                 *bundle.state.write() = new;
             }
             Err(why) => tracing::error!(%why, "certificate authorities can't be reloaded"),

@@ -18,6 +18,7 @@ pub mod leader;
 pub mod owner;
 pub mod queue;
 pub mod retry;
+pub mod serving;
 
 pub use connect::{ConnectError, Connection};
 pub use events::Recorder;

@@ -2,7 +2,6 @@
 
 use base::flags::{self, Flags};
 use clap::Arg;
-use std::ffi::OsString;
 
 /// The checked command line.
 #[derive(Clone, Debug)]
@@ -13,21 +12,24 @@ pub struct Options {
     pub controllers: Vec<String>,
 }
 
-/// Parses and checks a command line.
-///
-/// # Errors
-/// What to print instead of starting.
-pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Options, flags::Exit> {
+/// The command line.
+pub fn command() -> clap::Command {
     let about = "runs the controllers that move the cluster from its current state to the wanted one";
-    let command = flags::command("kube-controller-manager", about, all());
-    let flags = flags::parse(command, args)?;
-    let controllers = flags.list("controllers");
-    let options = Options { flags, controllers };
-    options.check().map_err(flags::Exit::Refuse)?;
-    Ok(options)
+    flags::command("kube-controller-manager", about, all())
 }
 
 impl Options {
+    /// Reads and checks the flags.
+    ///
+    /// # Errors
+    /// What does not fit.
+    pub fn read(flags: Flags) -> Result<Self, String> {
+        let controllers = flags.list("controllers");
+        let options = Self { flags, controllers };
+        options.check()?;
+        Ok(options)
+    }
+
     fn check(&self) -> Result<(), String> {
         for entry in self.controllers.iter().filter(|entry| *entry != "*") {
             let name = entry.strip_prefix('-').unwrap_or(entry);
@@ -62,11 +64,15 @@ impl Options {
 }
 
 fn all() -> Vec<Arg> {
-    let groups =
-        [generic(), flags::serving(10257), flags::delegating(), workers(), workloads(), nodes(), security(), storage()];
-    let mut all: Vec<Arg> = groups.into_iter().flatten().collect();
-    all.extend(flags::leader_election("kube-controller-manager"));
-    all
+    let shared = [
+        flags::serving(10257),
+        flags::delegating(),
+        flags::leader_election("kube-controller-manager"),
+        flags::metrics(),
+        flags::emulation(),
+    ];
+    let own = [generic(), workers(), workloads(), nodes(), security(), storage()];
+    shared.into_iter().chain(own).flatten().collect()
 }
 
 fn generic() -> Vec<Arg> {
@@ -98,16 +104,6 @@ fn generic() -> Vec<Arg> {
         duration("route-reconciliation-period", "10s", "period for reconciling routes of a cloud"),
         switch("enable-leader-migration", false, "whether leader migration is on"),
         text("leader-migration-config", "", "path of the leader migration configuration"),
-        text("show-hidden-metrics-for-version", "", "version whose hidden metrics are shown"),
-        list("disabled-metrics", "", "metrics that are not shown"),
-        map("allow-metric-labels", "accepted; label values are not limited"),
-        text("allow-metric-labels-manifest", "", "accepted; label values are not limited"),
-        list("emulated-version", "", "accepted; the version is not emulated"),
-        switch("emulation-forward-compatible", false, "accepted; the version is not emulated"),
-        switch("log-json-split-stream", false, "accepted; the log has one stream"),
-        text("log-json-info-buffer-size", "0", "accepted; the log is not buffered"),
-        switch("log-text-split-stream", false, "accepted; the log has one stream"),
-        text("log-text-info-buffer-size", "0", "accepted; the log is not buffered"),
     ]
 }
 
@@ -255,10 +251,11 @@ fn storage() -> Vec<Arg> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
     fn refusal(args: &[&str]) -> Option<String> {
-        match parse(args.iter().map(OsString::from)) {
-            Ok(_) => None,
+        match flags::parse(command(), args.iter().map(OsString::from)) {
+            Ok(flags) => Options::read(flags).err(),
             Err(flags::Exit::Refuse(why)) => Some(why),
             Err(flags::Exit::Print(_)) => panic!("nothing to print"),
         }

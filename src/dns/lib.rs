@@ -69,7 +69,7 @@ fn command() -> clap::Command {
         flags::int("metrics-port", 9153, "port of /metrics"),
         flags::text("resolv-conf", "/etc/resolv.conf", "file with the resolvers for names outside the cluster"),
     ];
-    flags::command("dns", "Answers names of services and pods.", flags.into_iter().chain(flags::common()))
+    flags::command("dns", "Answers names of services and pods.", flags)
 }
 
 /// Runs cluster DNS with these arguments, the first of which is its name.

@@ -113,7 +113,7 @@ pub fn command() -> Command {
         flags::duration("nftables-min-sync-period", "1s", "least time between two transactions"),
         flags::switch("cleanup", false, "remove the proxy's rules and quit"),
     ];
-    let flags = flags.into_iter().chain(flags::common());
+    let flags = flags.into_iter().chain(flags::metrics());
     flags::command("kube-proxy", "Directs traffic for services to their endpoints, on every node.", flags)
 }
 

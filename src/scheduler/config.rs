@@ -205,7 +205,8 @@ pub fn command() -> clap::Command {
         flags::map("feature-gates", "accepted; what is there is on"),
     ];
     let all = own.into_iter().chain(flags::serving(10259)).chain(flags::delegating());
-    let all = all.chain(flags::leader_election("kube-scheduler")).chain(flags::common());
+    let all = all.chain(flags::leader_election("kube-scheduler"));
+    let all = all.chain(flags::metrics()).chain(flags::emulation());
     flags::command("kube-scheduler", "Finds a node for every pod that has none.", all)
 }
 

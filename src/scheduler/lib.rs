@@ -21,14 +21,12 @@ pub mod shell;
 pub mod state;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use base::Fault;
 use base::flags::Flags;
 use base::health::{Checks, Endpoints, Flag};
-use base::server::{self, Limits};
 use base::shutdown::Shutdown;
 use client::leader::Election;
 use client::{Connection, Informers, Recorder};
@@ -44,7 +42,7 @@ async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let config = Config::from_flags(flags)?;
     let connection = Connection::open(config.kubeconfig.as_deref(), "kube-scheduler").await?;
     let synced = Flag::new("informers are not synced");
-    serve(flags, &config, &synced, &shutdown)?;
+    serve(flags, &config, &synced, &shutdown).await?;
     let informers = Informers::new(&connection);
     let recorder = Recorder::series(connection.client(), "default-scheduler");
     let election = config.election.clone();
@@ -61,19 +59,7 @@ async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
 }
 
 /// Serves health and metrics over HTTPS in the background.
-fn serve(flags: &Flags, config: &Config, synced: &Flag, shutdown: &Shutdown) -> Result<(), Fault> {
-    let port = u16::try_from(flags.int("secure-port")).unwrap_or(0);
-    if port == 0 {
-        return Ok(());
-    }
-    let address = SocketAddr::new(flags.ip("bind-address").unwrap_or(IpAddr::from([0, 0, 0, 0])), port);
-    let listener = server::listen(address, false).map_err(|e| format!("failed to listen on {address}: {e}"))?;
-    let identity = match (flags.path("tls-cert-file"), flags.path("tls-private-key-file")) {
-        (Some(cert), Some(key)) => base::tls::Identity::from_files(base::tls::Files { cert, key })?,
-        _ => base::tls::Identity::self_signed(&["localhost".into(), client::hostname()])?,
-    };
-    identity.keep_fresh(shutdown);
-    let tls = base::tls::server(identity, None, &flags.tls_policy())?;
+async fn serve(flags: &Flags, config: &Config, synced: &Flag, shutdown: &Shutdown) -> Result<(), Fault> {
     let endpoints = Endpoints {
         healthz: Checks::new(),
         livez: Checks::new(),
@@ -84,6 +70,5 @@ fn serve(flags: &Flags, config: &Config, synced: &Flag, shutdown: &Shutdown) -> 
         configz: Arc::new(parking_lot::RwLock::new(vec![("componentconfig".into(), config.shown.clone())])),
         ..Endpoints::default()
     };
-    tokio::spawn(server::serve(listener, Some(tls), Limits::default(), Arc::new(endpoints), shutdown.clone()));
-    Ok(())
+    client::serving::serve(flags, endpoints, shutdown).await
 }

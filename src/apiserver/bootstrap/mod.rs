@@ -84,6 +84,9 @@ async fn ensure_all(api: &Arc<Api>, wanted: Vec<Wanted>) -> Result<(), Status> {
     try_join_all(wanted.into_iter().map(|w| ensure(api, w, &|_, _| None))).await.map(|_| ())
 }
 
+/// How long leaving the endpoints may hold up the end of the process.
+const FAREWELL: Duration = Duration::from_secs(3);
+
 /// Hooks that [`run`] marks as done.
 pub const PENDING: &[&str] = &[
     "start-system-namespaces-controller",
@@ -100,7 +103,8 @@ pub const PENDING: &[&str] = &[
     "autoregister-completion",
 ];
 
-/// Makes everything, marks each hook when its objects are there, and tries again what failed.
+/// Makes everything, marks each hook when its objects are there, tries again what failed, and keeps all of it up until
+/// the shutdown.
 pub async fn run(server: Arc<Server>, shutdown: Shutdown) {
     let api = &server.api;
     let done = |hook: &str| server.health.hooks.done(hook);
@@ -149,9 +153,7 @@ pub async fn run(server: Arc<Server>, shutdown: Shutdown) {
         );
     };
     futures::join!(independent, in_namespaces);
-    if !shutdown.is_cancelled() {
-        tokio::spawn(keep(server.clone(), shutdown));
-    }
+    keep(&server, &shutdown).await;
 }
 
 /// Runs a step until it succeeds or the server ends.
@@ -166,7 +168,7 @@ async fn hook<F: Future<Output = Result<(), Status>>>(shutdown: &Shutdown, what:
 }
 
 /// What goes on while the server runs: its identity, its place in the endpoints, and what others may have deleted.
-async fn keep(server: Arc<Server>, shutdown: Shutdown) {
+async fn keep(server: &Arc<Server>, shutdown: &Shutdown) {
     let api = &server.api;
     let mut often = tokio::time::interval(Duration::from_secs(10));
     let mut rarely = tokio::time::interval(Duration::from_secs(60));
@@ -175,13 +177,16 @@ async fn keep(server: Arc<Server>, shutdown: Shutdown) {
     loop {
         let outcome = tokio::select! {
             () = shutdown.cancelled() => break,
-            _ = often.tick() => futures::future::join(identity::renew(api), endpoints::reconcile(&server)).await,
-            _ = rarely.tick() => futures::future::join(ensure_all(api, objects::namespaces()), objects::kubernetes_service(&server)).await,
+            _ = often.tick() => futures::future::join(identity::renew(api), endpoints::reconcile(server)).await,
+            _ = rarely.tick() => futures::future::join(ensure_all(api, objects::namespaces()), objects::kubernetes_service(server)).await,
             _ = seldom.tick() => futures::future::join(crate::allocation::Services::repair(api), identity::collect(api)).await,
         };
         for why in [outcome.0.err(), outcome.1.err()].into_iter().flatten() {
             tracing::warn!(%why, "the cluster's own objects can't be kept up");
         }
     }
-    endpoints::leave(&server).await;
+    // What stays behind when etcd does not answer expires by itself.
+    if tokio::time::timeout(FAREWELL, endpoints::leave(server)).await.is_err() {
+        tracing::warn!("the endpoints of the kubernetes Service could not be left in time");
+    }
 }

@@ -55,30 +55,9 @@ fn look_up(map: Option<&BTreeMap<String, String>>, key: &str) -> String {
 
 /// `key="value"` lines in order of the keys, values quoted as Go quotes them.
 fn map_lines(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map.into_iter().flatten().map(|(key, value)| format!("{key}={}", quote(value))).collect();
+    let lines: Vec<String> =
+        map.into_iter().flatten().map(|(key, value)| format!("{key}={}", api::field::quote(value))).collect();
     lines.join("\n")
-}
-
-/// A Go string literal.
-pub fn quote(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\u{b}' => out.push_str("\\v"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }
 
 /// The value of a container's resource in units of the divisor, rounded up.
