@@ -243,12 +243,7 @@ impl Cluster {
             if printed.ok && holds(&printed.out) {
                 return printed.out;
             }
-            assert!(
-                Instant::now() < end,
-                "kubectl {args:?} never showed it\n{}{}",
-                printed.out,
-                printed.err
-            );
+            assert!(Instant::now() < end, "kubectl {args:?} never showed it\n{}{}", printed.out, printed.err);
             std::thread::sleep(Duration::from_millis(100));
         }
     }

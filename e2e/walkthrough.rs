@@ -17,7 +17,6 @@ const NEEDS: [&str; 9] = ["kubectl", "etcd", "etcdctl", "containerd", "ctr", "ru
 const BUSYBOX: &str = "localhost/busybox:debian";
 
 #[test]
-#[ignore = "being made true step by step"]
 fn a_cluster_comes_up_runs_pods_heals_and_goes_without_a_trace() {
     if missing(&NEEDS).is_some() {
         return;

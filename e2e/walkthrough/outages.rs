@@ -98,8 +98,8 @@ fn without_the_controller_manager(cluster: &Cluster) {
     cluster.kubectl(&["delete", "pod", &pod, "--timeout=60s"]);
     assert_eq!(web_pods(cluster).len(), 2, "who replaced it?");
     drop(away);
+    eventually("the controller-manager is back and replaces it", || web_pods(cluster).len() == 3);
     cluster.until(&READY, |out| out == "3");
-    assert_eq!(web_pods(cluster).len(), 3);
 }
 
 fn without_etcd(cluster: &Cluster) {
