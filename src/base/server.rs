@@ -154,9 +154,7 @@ fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     socket.set_tcp_keepalive(&socket2::TcpKeepalive::new().with_time(Duration::from_secs(180)))
 }
 
-async fn http2<H: Handler, I>(
-    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer
-) -> Result<(), Fault>
+async fn http2<H: Handler, I>(io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer) -> Result<(), Fault>
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {
@@ -179,9 +177,7 @@ where
     Ok(connection.await?)
 }
 
-async fn http1<H: Handler, I>(
-    io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer
-) -> Result<(), Fault>
+async fn http1<H: Handler, I>(io: TokioIo<I>, limits: Limits, handler: Arc<H>, peer: Peer) -> Result<(), Fault>
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin + 'static,
 {

@@ -578,6 +578,7 @@ fn serve(
         let policy = base::tls::Policy {
             min_version: config.tls_min_version.clone(),
             cipher_suites: config.tls_cipher_suites.clone(),
+            named: Vec::new(),
         };
         let tls = base::tls::server(identity, (!ask.is_empty()).then_some(ask.as_slice()), &policy)?;
         let listener = listen(&config.address, config.port)?;
