@@ -3,7 +3,7 @@
 //! ```text
 //!   flags ──► logging, version            what every component answers to on its command line
 //!   tls   ──► server ──► health           sockets, connections, and the endpoints beside a component's work
-//!   metrics, clock, backoff, shutdown     leaves
+//!   metrics, clock, backoff, relay, shutdown   leaves
 //! ```
 //!
 //! Contract: nothing here knows the API; every part works alone.
@@ -15,6 +15,7 @@ pub mod flags;
 pub mod health;
 pub mod logging;
 pub mod metrics;
+pub mod relay;
 pub mod server;
 pub mod shutdown;
 pub mod tls;

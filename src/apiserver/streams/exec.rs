@@ -11,8 +11,6 @@
 //!
 //! The websocket is there before the kubelet is asked: failures are told on channel 3.
 
-use std::sync::Arc;
-
 use api::status::Status;
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -47,19 +45,44 @@ const PROTOCOLS: [&str; 5] = [V5, "v4.channel.k8s.io", "v3.channel.k8s.io", "v2.
 pub fn translate(mut call: Call<'_>, backend: Backend, options: Remote) -> Result<Answer, Status> {
     let answer = match websocket::accept(&call.req.headers, V5) {
         Ok(answer) => answer,
-        Err(refusal) => return Ok(refusal),
+        Err(refusal) => {
+            call.streams.metrics.translated(refusal.status().as_u16());
+            return Ok(refusal);
+        }
     };
-    let (client, wire) = (taken(&mut call)?, call.streams.wire.clone());
-    call.streams.run(session(client, wire, backend, options));
+    let (client, wire, metrics) = (taken(&mut call)?, call.streams.wire.clone(), call.streams.metrics.clone());
+    call.streams.run(async move {
+        let code = session(client, &wire, &backend, &options).await;
+        metrics.translated(code);
+    });
     Ok(answer)
 }
 
-async fn session(client: OnUpgrade, wire: Arc<Wire>, backend: Backend, options: Remote) {
+/// Serves the websocket to its end; the outcome as a code.
+async fn session(client: OnUpgrade, wire: &Wire, backend: &Backend, options: &Remote) -> u16 {
     let (outbox, mut inbox) = match Socket::open(client).await {
         Ok(socket) => socket.split(),
-        Err(error) => return tracing::debug!(%error, "a websocket was not opened"),
+        Err(error) => {
+            tracing::debug!(%error, "a websocket was not opened");
+            return 400;
+        }
     };
-    // The client learns by an empty message that we are there.
+    let verdict = relay(wire, backend, options, &outbox, &mut inbox).await;
+    // A command that ran, with whatever exit code, is a success of ours.
+    let code = verdict.as_ref().and_then(|verdict| verdict["code"].as_u64()).unwrap_or(200) as u16;
+    if let Some(verdict) = verdict {
+        // An error says that the client is gone, and nobody wants to know.
+        let _ = outbox.channel(ERROR, verdict.to_string().as_bytes()).await;
+    }
+    outbox.close(&mut inbox).await;
+    code
+}
+
+/// Runs the command; the verdict is the Status for channel 3, or nothing when the client has left.
+async fn relay(wire: &Wire, backend: &Backend, options: &Remote, outbox: &Outbox, inbox: &mut Inbox) -> Option<Value> {
+    let connected = connect(wire, backend).await;
+    // The client learns by an empty message that we are there. kubectl before 1.33 complains about messages that come
+    // before it has made its streams, so it gets this moment.
     let first = if options.stdout {
         STDOUT
     } else if options.stderr {
@@ -67,20 +90,8 @@ async fn session(client: OnUpgrade, wire: Arc<Wire>, backend: Backend, options: 
     } else {
         ERROR
     };
-    let verdict = match outbox.channel(first, &[]).await {
-        Ok(()) => relay(&wire, &backend, &options, &outbox, &mut inbox).await,
-        Err(_) => None,
-    };
-    if let Some(verdict) = verdict {
-        // An error says that the client is gone, and nobody wants to know.
-        let _ = outbox.channel(ERROR, verdict.to_string().as_bytes()).await;
-    }
-    outbox.close(&mut inbox).await;
-}
-
-/// Runs the command; the verdict is the Status for channel 3, or nothing when the client has left.
-async fn relay(wire: &Wire, backend: &Backend, options: &Remote, outbox: &Outbox, inbox: &mut Inbox) -> Option<Value> {
-    let (connection, protocol) = match connect(wire, backend).await {
+    outbox.channel(first, &[]).await.ok()?;
+    let (connection, protocol) = match connected {
         Ok(connected) => connected,
         Err(refusal) => return Some(refusal),
     };

@@ -25,6 +25,7 @@ use crate::respond::typed;
 pub async fn serve(call: Call<'_>) -> Result<Answer, Status> {
     output::negotiate(call.row, call.req)?;
     let options = Log::read(&call.req.query).map_err(Status::bad_request)?;
+    call.streams.metrics.log(options.insecure);
     options.validate(&call.req.info.name)?;
     let Some(backend) = call.log(&options).await? else {
         // No node has it: there is nothing to read, and nobody to ask.
@@ -44,7 +45,12 @@ pub async fn serve(call: Call<'_>) -> Result<Answer, Status> {
 
 async fn fetch(call: &Call<'_>, backend: &Backend) -> Result<Response<Incoming>, Status> {
     let location = &backend.location;
-    let failed = |why: String| Status::new(500, "", format!("Get {:?}: {why}", location.to_string()));
+    let failed = |why: String| {
+        if why.contains("x509:") {
+            call.streams.metrics.unverified.inc();
+        }
+        Status::new(500, "", format!("Get {:?}: {why}", location.to_string()))
+    };
     let stream = call.streams.wire.connect(backend).await.map_err(failed)?;
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.uri_mut() = forward::uri(location)?;

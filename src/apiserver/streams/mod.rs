@@ -14,6 +14,7 @@ mod exec;
 mod forward;
 mod locate;
 mod log;
+mod metrics;
 mod options;
 mod proxy;
 pub mod spdy;
@@ -38,12 +39,14 @@ use crate::Api;
 use crate::admission::{Operation, Review};
 use crate::authz::Attributes;
 use crate::request::{Answer, Request};
+use metrics::Metrics;
 use options::Remote;
 use wire::Wire;
 
 /// What streams need beside the registry.
 pub struct Streams {
     wire: Arc<Wire>,
+    metrics: Arc<Metrics>,
     /// Cancelled when streams have to end.
     ending: Shutdown,
 }
@@ -54,7 +57,7 @@ impl Streams {
     /// # Errors
     /// When a certificate can't be read.
     pub fn new(options: &crate::options::Kubelet, shutdown: &Shutdown, ending: Shutdown) -> Result<Self, Fault> {
-        Ok(Self { wire: Arc::new(Wire::new(options, shutdown)?), ending })
+        Ok(Self { wire: Arc::new(Wire::new(options, shutdown)?), metrics: Arc::new(Metrics::register()), ending })
     }
 
     /// Serves a connection that has left the server's hands, until it or the streams end.
@@ -98,6 +101,7 @@ async fn remote(call: Call<'_>, verb: &str, kind: &str) -> Result<Answer, Status
     call.admit(kind, options.object(kind)).await?;
     call.may_create()?;
     let (backend, websockets) = call.remote(verb, &options).await?;
+    call.streams.metrics.routed(verb, websockets);
     match websocket::wants_v5(&call.req.headers) && !websockets {
         true => exec::translate(call, backend, options),
         false => upgrade::pass(call, &backend).await,
@@ -111,8 +115,14 @@ async fn port_forward(call: Call<'_>) -> Result<Answer, Status> {
     call.admit(kind, serde_json::json!({"kind": kind, "apiVersion": "v1", "ports": ports})).await?;
     call.may_create()?;
     let (backend, websockets) = call.port_forward(&ports).await?;
+    let metrics = call.streams.metrics.clone();
+    metrics.routed("portforward", websockets);
     match websocket::wants_tunnel(&call.req.headers) && !websockets {
-        true => upgrade::tunnel(call, &backend).await,
+        true => {
+            let outcome = upgrade::tunnel(call, &backend).await;
+            metrics.tunnelled(outcome.as_ref().map_or_else(|status| status.code, |answer| answer.status().as_u16()));
+            outcome
+        }
         false => upgrade::pass(call, &backend).await,
     }
 }

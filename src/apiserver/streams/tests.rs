@@ -21,8 +21,11 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 
+use super::locate::{Backend, Location, Trust};
 use super::spdy::frame::{Decoder, Encoder, Frame};
-use super::{Streams, serve};
+use super::{Call, Streams, proxy, serve};
+use crate::authz::Authorizer;
+use crate::lookup::Lookup;
 use crate::request::{Answer, Request};
 use crate::respond::Failure;
 use crate::{Api, info, testing};
@@ -74,13 +77,20 @@ impl Handler for Kubelet {
                 let (mut read, mut write) = tokio::io::split(TokioIo::new(upgrade.await.expect("upgraded")));
                 tokio::io::copy(&mut read, &mut write).await
             })),
-            "/echo" | "/moved" => {
+            "/echo" => {
                 let bytes = body.collect().await.expect("a body").to_bytes();
                 answer = Response::new(Full::new(bytes).boxed_unsync());
-                if path == "/moved" {
-                    *answer.status_mut() = StatusCode::FOUND;
-                    answer.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/elsewhere/"));
-                }
+                answer.headers_mut().insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
+                return answer;
+            }
+            "/moved" => {
+                answer = text(302, "");
+                answer.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/elsewhere/"));
+                return answer;
+            }
+            "/" => {
+                answer = text(200, "<a href=\"/x\">");
+                answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
                 return answer;
             }
             _ => return text(404, "pod does not exist"),
@@ -129,6 +139,27 @@ async fn command(io: hyper::upgrade::Upgraded) {
 struct Front {
     api: Arc<Api>,
     streams: Streams,
+    kubelet: u16,
+}
+
+impl Front {
+    /// The kubelet as what `pods/a/proxy` leads to, and a port where nobody is for `pods/b/proxy`: real targets must
+    /// not be on this machine.
+    fn backend(&self, request: &Request) -> Option<Backend> {
+        let port = match request.info.name.as_str() {
+            "a" => self.kubelet,
+            "b" => 1,
+            _ => return None,
+        };
+        let location = Location {
+            https: true,
+            host: "127.0.0.1".into(),
+            port: port.to_string(),
+            path: request.info.path.split_once("/proxy").expect("a proxy").1.to_string(),
+            query: request.uri.query().unwrap_or_default().to_string(),
+        };
+        Some(Backend { location, trust: Trust::Stranger })
+    }
 }
 
 impl Handler for Front {
@@ -156,7 +187,13 @@ impl Handler for Front {
             upgrade,
             ..Request::of("GET", &path)
         };
-        let outcome = serve(&self.streams, &self.api, &peer, &row, &mut request).await;
+        let outcome = match self.backend(&request) {
+            Some(backend) => {
+                let call = Call { streams: &self.streams, api: &self.api, peer: &peer, row: &row, req: &mut request };
+                proxy::pass(call, backend).await
+            }
+            None => serve(&self.streams, &self.api, &peer, &row, &mut request).await,
+        };
         outcome.unwrap_or_else(|status| Failure::Status(status).answer(&request.headers))
     }
 }
@@ -188,7 +225,10 @@ fn limits() -> Limits {
 
 impl World {
     async fn new() -> Self {
-        let api = testing::server().await;
+        Self::of(testing::server().await).await
+    }
+
+    async fn of(api: Arc<Api>) -> Self {
         let ending = Shutdown::new();
         let (asked_sender, asked) = mpsc::unbounded_channel();
         let (lines, lines_receiver) = mpsc::unbounded_channel();
@@ -200,7 +240,7 @@ impl World {
         let options = crate::options::Kubelet { address_types: vec!["InternalIP".into()], ..Default::default() };
         let streams = Streams::new(&options, &ending, ending.clone()).expect("no files");
         let (listener, address) = listen().await;
-        let front = Front { api: api.clone(), streams };
+        let front = Front { api: api.clone(), streams, kubelet: kubelet.port() };
         tokio::spawn(base::server::serve(listener, None, limits(), Arc::new(front), ending.clone()));
         let world = Self { address, api, asked, lines, ending };
         world.populate(kubelet.port()).await;
@@ -433,4 +473,52 @@ async fn a_service_without_ready_endpoints_is_unavailable() {
     let address = json!([{"addresses": [{"ip": "127.0.0.1"}], "ports": [{"name": "web", "port": 1}]}]);
     testing::put(&world.api, "endpoints", endpoints(address)).await;
     assert_eq!(world.status("GET", path).await, (503, "no endpoints available for service \"s:web\"".into()));
+}
+
+#[tokio::test]
+async fn a_proxied_request_keeps_method_query_and_body() {
+    let mut world = World::new().await;
+    let path = "/api/v1/namespaces/ns/pods/a/proxy/echo?x=1%2F2&y";
+    let response = world.send("PATCH", path, "hello").await;
+    assert_eq!(response.status(), 200);
+    assert!(!response.headers().contains_key("access-control-allow-origin"));
+    assert_eq!(response.into_body().collect().await.expect("a body").to_bytes(), "hello");
+    let asked = world.asked.recv().await.expect("asked");
+    assert_eq!((asked.method.as_str(), asked.uri.to_string().as_str()), ("PATCH", "/echo?x=1%2F2&y"));
+    let header = |name: &str| asked.headers[name].to_str().expect("text");
+    assert_eq!(header("x-forwarded-uri"), "/api/v1/namespaces/ns/pods/a/proxy/echo");
+    assert_eq!((header("x-forwarded-for"), header("host")), ("127.0.0.1", "api.example:6443"));
+}
+
+#[tokio::test]
+async fn redirects_and_links_lead_back_through_the_proxy() {
+    let world = World::new().await;
+    let moved = world.get("/api/v1/namespaces/ns/pods/a/proxy/moved").await;
+    assert_eq!(moved.status(), 302);
+    assert_eq!(moved.headers()["location"], "/api/v1/namespaces/ns/pods/a/proxy/elsewhere/");
+    let page = world.get("/api/v1/namespaces/ns/pods/a/proxy/").await;
+    let page = page.into_body().collect().await.expect("a body").to_bytes();
+    assert_eq!(page, "<a href=\"/api/v1/namespaces/ns/pods/a/proxy/x\">");
+    let root = world.get("/api/v1/namespaces/ns/pods/a/proxy?q=1").await;
+    assert_eq!(root.status(), 301);
+    assert_eq!(root.headers()["location"], "/api/v1/namespaces/ns/pods/a/proxy/?q=1");
+    let nobody = "error trying to reach service: dial tcp 127.0.0.1:1: connect: connection refused";
+    assert_eq!(world.status("GET", "/api/v1/namespaces/ns/pods/b/proxy/x").await, (503, nobody.into()));
+}
+
+/// kubernetes/kubernetes#134577: reading a pod is not the right to run commands in it.
+#[tokio::test]
+async fn a_websocket_needs_the_right_to_create() {
+    let mut api = testing::server().await;
+    let lookup = Lookup::new(api.cache.clone(), api.resources.clone(), "/registry");
+    let authorizer = Authorizer::new(&["AlwaysDeny".into()], &lookup).expect("a mode");
+    Arc::get_mut(&mut api).expect("nobody else has it").authorizer = Arc::new(authorizer);
+    let world = World::of(api).await;
+    for subresource in ["exec", "attach", "portforward"] {
+        let path = format!("/api/v1/namespaces/ns/pods/p/{subresource}?container=c&command=x&stdout=true");
+        let refused = (403, "pods \"p\" is forbidden: Everything is forbidden.".to_string());
+        assert_eq!(world.status("GET", &path).await, refused);
+        // A POST was authorized as what it is.
+        assert_eq!(world.status("POST", &path).await, (400, "Upgrade request required".into()));
+    }
 }

@@ -28,7 +28,7 @@ use crate::respond::plain;
 /// Which protocol an upgraded connection carries inside.
 pub static STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 
-/// How long a client may take to notice that the backend is done.
+/// How long a backend may take to notice that the client is done.
 const LINGER: Duration = Duration::from_secs(5);
 
 fn unexpected(text: impl Into<String>) -> Status {
@@ -129,37 +129,11 @@ fn refused(response: Response<Incoming>) -> Answer {
     Answer::from_parts(parts, forward::stream(body))
 }
 
-/// Copies between two upgraded connections until one of them ends.
+/// Joins two upgraded connections.
 async fn join(client: OnUpgrade, backend: OnUpgrade) {
-    let (client, backend) = match tokio::try_join!(client, backend) {
-        Ok((client, backend)) => (TokioIo::new(client), TokioIo::new(backend)),
-        Err(error) => return tracing::debug!(%error, "a connection was not upgraded"),
-    };
-    let (mut from_client, mut to_client) = tokio::io::split(client);
-    let (mut from_backend, mut to_backend) = tokio::io::split(backend);
-    tokio::select! {
-        () = pump(&mut from_client, &mut to_backend) => {}
-        () = pump(&mut from_backend, &mut to_client) => {
-            // What was sent must arrive before the connection is closed: first our end, then theirs.
-            let _ = to_client.shutdown().await;
-            let _ = tokio::time::timeout(LINGER, pump(&mut from_client, &mut tokio::io::sink())).await;
-        }
-    }
-    let _ = tokio::time::timeout(LINGER, to_backend.shutdown()).await;
-    let _ = tokio::time::timeout(LINGER, to_client.shutdown()).await;
-}
-
-/// Copies until either side ends; each piece is flushed.
-async fn pump(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) {
-    let mut buffer = vec![0; 32 << 10];
-    loop {
-        let count = match from.read(&mut buffer).await {
-            Ok(0) | Err(_) => return,
-            Ok(count) => count,
-        };
-        if to.write_all(&buffer[..count]).await.is_err() || to.flush().await.is_err() {
-            return;
-        }
+    match tokio::try_join!(client, backend) {
+        Ok((client, backend)) => base::relay::join(TokioIo::new(client), TokioIo::new(backend)).await,
+        Err(error) => tracing::debug!(%error, "a connection was not upgraded"),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::{Answer, Query, Server, param, text};
 use crate::pods;
+use crate::runtime::state::State;
 use base::Fault;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, header};
@@ -59,9 +60,10 @@ impl Server {
         let pod = self.pod(namespace, name, uid);
         let pod = pod.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
         let state = self.ctx.cri.observe(pods::uid(&pod)).await.map_err(|error| refused(&error))?;
-        match state.latest(container) {
+        let running = state.containers.iter().find(|c| c.name == container && c.state == State::Running);
+        match running {
             Some(run) => Ok((pod, run.id.clone())),
-            None => Err(text(StatusCode::NOT_FOUND, format!("container not found ({container:?})"))),
+            None => Err(text(StatusCode::INTERNAL_SERVER_ERROR, format!("container not found ({container:?})"))),
         }
     }
 
@@ -121,7 +123,7 @@ impl Server {
         };
         let Some(sandbox) = state.sandboxes.first() else {
             let what = format!("failed to find sandboxID for pod {}", pods::describe(&pod));
-            return text(StatusCode::NOT_FOUND, what);
+            return text(StatusCode::INTERNAL_SERVER_ERROR, what);
         };
         let asked = query.iter().filter(|(key, _)| key == "port" || key == "ports").flat_map(|(_, v)| v.split(','));
         let ports = asked.map(|port| port.parse::<u16>().map(i32::from)).collect::<Result<Vec<i32>, _>>();
@@ -210,13 +212,8 @@ async fn try_join(mut request: Request<Incoming>, url: &str) -> Result<Answer, F
     let ours = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         match tokio::try_join!(ours, theirs) {
-            Ok((ours, theirs)) => {
-                let (mut ours, mut theirs) = (TokioIo::new(ours), TokioIo::new(theirs));
-                // Either side may go away in the middle: that is how streams end.
-                if let Err(error) = tokio::io::copy_bidirectional(&mut ours, &mut theirs).await {
-                    tracing::debug!(%error, "a stream into a container ended");
-                }
-            }
+            // Either side may go away in the middle: that is how streams end.
+            Ok((ours, theirs)) => base::relay::join(TokioIo::new(ours), TokioIo::new(theirs)).await,
             Err(error) => tracing::debug!(%error, "a stream into a container was not upgraded"),
         }
     });

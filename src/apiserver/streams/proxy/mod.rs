@@ -37,7 +37,7 @@ const CORS: [HeaderName; 4] = [
 ///
 /// # Errors
 /// 400, 404 and 503 in upstream's words.
-pub async fn serve(mut call: Call<'_>) -> Result<Answer, Status> {
+pub async fn serve(call: Call<'_>) -> Result<Answer, Status> {
     call.no_dry_run()?;
     let path = subpath(&call.req.info.parts, &call.req.info.path);
     let resource = call.req.info.resource.clone();
@@ -54,6 +54,14 @@ pub async fn serve(mut call: Call<'_>) -> Result<Answer, Status> {
     };
     backend.location.path = links::join(&["", &path]);
     backend.location.query = call.req.uri.query().unwrap_or_default().to_string();
+    pass(call, backend).await
+}
+
+/// Passes a request on to a backend whose location has path and query.
+///
+/// # Errors
+/// 503 when it can't be reached.
+pub async fn pass(mut call: Call<'_>, backend: Backend) -> Result<Answer, Status> {
     if websocket::is_upgrade(&call.req.headers) {
         return upgrade::pass(call, &backend).await;
     }
