@@ -54,6 +54,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 pub async fn run(options: Options, shutdown: Shutdown) -> Result<(), Fault> {
     let started = Instant::now();
     tracing::info!(version = base::version::GIT_VERSION, "starting kube-apiserver");
+    // Parsed on first use, which would be in the way of the first writes.
+    tokio::task::spawn_blocking(api::schema::builtin);
     let identity = serving_identity(&options)?;
     identity.keep_fresh(&shutdown);
     let metrics = Arc::new(Metrics::new());

@@ -4,7 +4,9 @@
 //! these. JSON: `{"ts":1136214245000.0,"caller":"module:17","msg":"message","v":0,"key":"value"}`.
 
 use std::fmt::{self, Write as _};
+use std::sync::LazyLock;
 
+use jiff::tz::TimeZone;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
@@ -93,6 +95,18 @@ impl Visit for Fields {
     }
 }
 
+/// The machine's time zone. Asking for it by its name would search the whole directory of zones, again and again.
+fn zone() -> TimeZone {
+    static ZONE: LazyLock<TimeZone> = LazyLock::new(|| match std::env::var_os("TZ") {
+        Some(_) => TimeZone::system(),
+        None => {
+            let local = std::fs::read("/etc/localtime").ok();
+            local.and_then(|file| TimeZone::tzif("local", &file).ok()).unwrap_or(TimeZone::UTC)
+        }
+    });
+    ZONE.clone()
+}
+
 fn write_text(
     out: &mut Writer<'_>, pid: u32, level: Level, (module, line): (&str, u32), fields: &Fields,
 ) -> fmt::Result {
@@ -101,7 +115,7 @@ fn write_text(
         Level::WARN => 'W',
         _ => 'I',
     };
-    let time = jiff::Zoned::now().strftime("%m%d %H:%M:%S%.6f");
+    let time = jiff::Timestamp::now().to_zoned(zone()).strftime("%m%d %H:%M:%S%.6f");
     write!(out, "{letter}{time} {pid:>7} {module}:{line}] {:?}", fields.message)?;
     for (key, value) in &fields.rest {
         write!(out, " {key}={value:?}")?;

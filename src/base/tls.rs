@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject as _;
@@ -49,10 +49,14 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.clone()
 }
 
-/// Makes [`provider`] the default for libraries that ask for one. Idempotent.
+/// Makes [`provider`] the default for libraries that ask for one, and begins to gather the entropy that its random
+/// numbers grow from. Idempotent.
 pub fn install() {
     // An error says that one is installed, which is what is wanted.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_ok() {
+        // That takes AWS-LC 20 ms of a processor, once: beside the rest of the start rather than in its way.
+        std::thread::spawn(|| provider().secure_random.fill(&mut [0; 16]));
+    }
 }
 
 /// Reads the certificates of a PEM file.
@@ -495,9 +499,44 @@ pub fn server(
     };
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // Tickets keep no state on our side; one per handshake is enough for clients that come back.
-    config.ticketer = rustls::crypto::aws_lc_rs::Ticketer::new()?;
+    config.ticketer = Arc::new(Tickets::default());
     config.send_tls13_tickets = 1;
     Ok(Arc::new(config))
+}
+
+/// Session tickets whose keys are made with the first handshake: they take random numbers, which a start has not yet.
+#[derive(Debug, Default)]
+struct Tickets(std::sync::OnceLock<Option<Arc<dyn ProducesTickets>>>);
+
+impl Tickets {
+    fn made(&self) -> Option<&dyn ProducesTickets> {
+        let make = || match rustls::crypto::aws_lc_rs::Ticketer::new() {
+            Ok(tickets) => Some(tickets),
+            Err(why) => {
+                tracing::error!(%why, "no session tickets can be made");
+                None
+            }
+        };
+        self.0.get_or_init(make).as_deref()
+    }
+}
+
+impl ProducesTickets for Tickets {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.made().map_or(0, ProducesTickets::lifetime)
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.made()?.encrypt(plain)
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.made()?.decrypt(cipher)
+    }
 }
 
 /// A client's configuration: whom it trusts, who it is, which protocols it offers (`h2`, `http/1.1`).

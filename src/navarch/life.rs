@@ -72,7 +72,7 @@ enum Snapshot {
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let cli = Cli::parse_from(args);
     // Both of rustls' users in this program must find the same provider.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    base::tls::install();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&Error::new("starting", error)),

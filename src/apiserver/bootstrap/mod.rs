@@ -16,6 +16,7 @@ use api::resources::Row;
 use api::status::Status;
 use base::backoff::{Backoff, Policy};
 use base::shutdown::{self, Shutdown};
+use futures::FutureExt as _;
 use futures::future::try_join_all;
 
 use crate::Api;
@@ -108,51 +109,54 @@ pub const PENDING: &[&str] = &[
 pub async fn run(server: Arc<Server>, shutdown: Shutdown) {
     let api = &server.api;
     let done = |hook: &str| server.health.hooks.done(hook);
-    let independent = async {
-        futures::join!(
-            async {
-                hook(&shutdown, "priority classes", || ensure_all(api, objects::priority_classes())).await;
-                done("scheduling/bootstrap-system-priority-classes");
-            },
-            async {
-                hook(&shutdown, "flow control", || flowcontrol::ensure(api)).await;
-                done("priority-and-fairness-config-producer");
-            },
-            async {
-                hook(&shutdown, "API services", || objects::api_services(api)).await;
-                done("kube-apiserver-autoregistration");
-                done("autoregister-completion");
-            },
-        );
-    };
-    let in_namespaces = async {
+    let namespaces = async {
         hook(&shutdown, "namespaces", || ensure_all(api, objects::namespaces())).await;
         done("start-system-namespaces-controller");
-        futures::join!(
-            async {
-                hook(&shutdown, "roles", || rbac::ensure(api)).await;
-                done("rbac/bootstrap-roles");
-            },
-            async {
-                hook(&shutdown, "service CIDRs", || crate::allocation::Services::repair(api)).await;
-                done("start-kubernetes-service-cidr-controller");
-                hook(&shutdown, "the kubernetes Service", || objects::kubernetes_service(&server)).await;
-                done("bootstrap-controller");
-                done("start-service-ip-repair-controllers");
-            },
-            async {
-                hook(&shutdown, "authentication's ConfigMap", || objects::authentication(&server)).await;
-                done("start-cluster-authentication-info-controller");
-                hook(&shutdown, "token tracking", || objects::token_tracking(api)).await;
-                done("start-legacy-token-tracking-controller");
-            },
-            async {
-                hook(&shutdown, "identity", || identity::renew(api)).await;
-                done("start-kube-apiserver-identity-lease-controller");
-            },
-        );
     };
-    futures::join!(independent, in_namespaces);
+    let namespaces = namespaces.shared();
+    let service = async {
+        namespaces.clone().await;
+        hook(&shutdown, "service CIDRs", || crate::allocation::Services::repair(api)).await;
+        done("start-kubernetes-service-cidr-controller");
+        hook(&shutdown, "the kubernetes Service", || objects::kubernetes_service(&server)).await;
+        done("bootstrap-controller");
+        done("start-service-ip-repair-controllers");
+    };
+    let authentication = async {
+        namespaces.clone().await;
+        hook(&shutdown, "authentication's ConfigMap", || objects::authentication(&server)).await;
+        done("start-cluster-authentication-info-controller");
+        hook(&shutdown, "token tracking", || objects::token_tracking(api)).await;
+        done("start-legacy-token-tracking-controller");
+    };
+    let identity = async {
+        namespaces.clone().await;
+        hook(&shutdown, "identity", || identity::renew(api)).await;
+        done("start-kube-apiserver-identity-lease-controller");
+    };
+    let roles = async {
+        let in_namespaces = async {
+            namespaces.clone().await;
+            hook(&shutdown, "roles", || rbac::ensure(api, rbac::Scope::Namespaced)).await;
+        };
+        futures::join!(in_namespaces, hook(&shutdown, "cluster roles", || rbac::ensure(api, rbac::Scope::Cluster)));
+        done("rbac/bootstrap-roles");
+    };
+    let priorities = async {
+        hook(&shutdown, "priority classes", || ensure_all(api, objects::priority_classes())).await;
+        done("scheduling/bootstrap-system-priority-classes");
+    };
+    let flow_control = async {
+        hook(&shutdown, "flow control", || flowcontrol::ensure(api)).await;
+        done("priority-and-fairness-config-producer");
+    };
+    let services = async {
+        hook(&shutdown, "API services", || objects::api_services(api)).await;
+        done("kube-apiserver-autoregistration");
+        done("autoregister-completion");
+    };
+    // What takes several steps, one after the other, goes first.
+    futures::join!(service, authentication, identity, flow_control, services, priorities, roles);
     keep(&server, &shutdown).await;
 }
 

@@ -110,15 +110,26 @@ impl Subject {
     }
 }
 
-/// Makes and mends the roles and bindings.
+/// Which of the roles and bindings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those of the cluster.
+    Cluster,
+    /// Those in namespaces, which must be there.
+    Namespaced,
+}
+
+/// Makes and mends the roles and bindings of a scope.
 ///
 /// # Errors
 /// The first that can't be written.
-pub async fn ensure(api: &Arc<Api>) -> Result<(), Status> {
-    let roles = POLICY.cluster_roles.iter().chain(&POLICY.roles).map(Role::wanted);
-    let bindings = POLICY.cluster_role_bindings.iter().chain(&POLICY.role_bindings).map(Binding::wanted);
-    let roles = try_join_all(roles.map(|w| super::ensure(api, w, &amend_role)));
-    let bindings = try_join_all(bindings.map(|w| super::ensure(api, w, &amend_binding)));
+pub async fn ensure(api: &Arc<Api>, scope: Scope) -> Result<(), Status> {
+    let (roles, bindings) = match scope {
+        Scope::Cluster => (&POLICY.cluster_roles, &POLICY.cluster_role_bindings),
+        Scope::Namespaced => (&POLICY.roles, &POLICY.role_bindings),
+    };
+    let roles = try_join_all(roles.iter().map(|role| super::ensure(api, role.wanted(), &amend_role)));
+    let bindings = try_join_all(bindings.iter().map(|binding| super::ensure(api, binding.wanted(), &amend_binding)));
     futures::try_join!(roles, bindings).map(|_| ())
 }
 

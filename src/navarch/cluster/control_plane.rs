@@ -22,12 +22,15 @@ pub const SCHEDULER: &str = "kube-scheduler";
 /// # Errors
 /// The first step that did not succeed.
 pub async fn up(layout: &Layout, settings: &Settings, args: &Args, progress: &Progress) -> Result<()> {
+    // etcd takes longest to start: it begins as soon as it has its certificates, and the others are made meanwhile.
+    pki::ensure_etcd(layout, &settings.names())?;
+    start(layout, settings, ETCD)?;
+    progress.step(format!("etcd starts at {}", settings.etcd_port));
     pki::ensure(layout, &settings.names())?;
     kubeconfig::ensure(layout, &settings.server(), &settings.names(), false)?;
     progress.step(format!("certificates and kubeconfigs are in {}", layout.path("kubernetes").display()));
-    start(layout, settings, ETCD)?;
     start(layout, settings, APISERVER)?;
-    progress.step(format!("etcd listens at {}, the API server starts", settings.etcd_port));
+    progress.step("the API server starts");
     let client = apply::client(&layout.kubeconfig("super-admin")).await?;
     ready(layout, &client, &[ETCD, APISERVER], Duration::from_secs(30)).await?;
     let access = super::manifests::ADDONS[0].1;
@@ -154,7 +157,7 @@ fn controller_manager(layout: &Layout, settings: &Settings) -> Result<Command> {
     command
         .arg("--bind-address=127.0.0.1")
         .arg(format!("--secure-port={}", settings.controller_manager_port))
-        .arg(format!("--kubeconfig={}", layout.kubeconfig("controller-manager").display()))
+        .args(identity(layout, "controller-manager"))
         .arg(format!("--client-ca-file={pki}/ca.crt"))
         .arg(format!("--cluster-signing-cert-file={pki}/ca.crt"))
         .arg(format!("--cluster-signing-key-file={pki}/ca.key"))
@@ -170,6 +173,12 @@ fn scheduler(layout: &Layout, settings: &Settings) -> Result<Command> {
     command
         .arg("--bind-address=127.0.0.1")
         .arg(format!("--secure-port={}", settings.scheduler_port))
-        .arg(format!("--kubeconfig={}", layout.kubeconfig("scheduler").display()));
+        .args(identity(layout, "scheduler"));
     Ok(command)
+}
+
+/// By which kubeconfig a component acts, and asks who its own clients are.
+fn identity(layout: &Layout, name: &str) -> [String; 3] {
+    let path = layout.kubeconfig(name);
+    ["", "authentication-", "authorization-"].map(|purpose| format!("--{purpose}kubeconfig={}", path.display()))
 }

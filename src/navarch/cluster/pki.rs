@@ -252,17 +252,30 @@ fn make_key(layout: &Layout, name: &str) -> Result<()> {
 /// # Errors
 /// When a file can't be read or written.
 pub fn ensure(layout: &Layout, names: &Names) -> Result<()> {
-    for row in &table().authorities {
+    ensure_below(layout, names, "")?;
+    table().keys.iter().try_for_each(|row| make_key(layout, &row.name))
+}
+
+/// As [`ensure`], but only what etcd itself needs, so that it can start while the rest is made.
+///
+/// # Errors
+/// When a file can't be read or written.
+pub fn ensure_etcd(layout: &Layout, names: &Names) -> Result<()> {
+    ensure_below(layout, names, "etcd/")
+}
+
+fn ensure_below(layout: &Layout, names: &Names, folder: &str) -> Result<()> {
+    for row in table().authorities.iter().filter(|row| row.name.starts_with(folder)) {
         if read_pair(layout, &row.name).is_none() {
             write_pair(layout, &row.name, &make_authority(&row.common_name)?)?;
         }
     }
-    for row in &table().certificates {
+    for row in table().certificates.iter().filter(|row| row.name.starts_with(folder)) {
         if !is_good(layout, row, names) {
             write_pair(layout, &row.name, &issue(&authority(layout, &row.ca)?, row, names)?)?;
         }
     }
-    table().keys.iter().try_for_each(|row| make_key(layout, &row.name))
+    Ok(())
 }
 
 /// Issues every certificate anew, with new keys; authorities and the service-account key stay.

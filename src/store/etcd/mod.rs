@@ -27,8 +27,9 @@ use error::{Failure, classify};
 
 /// How long an operation may take, repetitions included. etcd itself gives up on a proposal after about seven seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// First pause before a repetition; doubles up to the second.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+/// First pause before a repetition; doubles up to the second, which is short: an etcd that starts beside us is ready
+/// within a second, and must not be waited for much longer than that takes.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(160));
 /// Upstream's figures for a channel to etcd.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(10));
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
