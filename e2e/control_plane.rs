@@ -48,6 +48,10 @@ fn objects_are_created_changed_listed_and_deleted() {
     assert_eq!(object["metadata"]["labels"], json!({"tier": "front"}));
     let listed = cluster.kubectl(&["get", "configmaps", "-l", "tier=front", "-o", "name"]);
     assert_eq!(listed.trim(), "configmap/settings");
+    let table = cluster.kubectl(&["get", "configmap", "settings"]);
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "DATA", "AGE"]);
+    assert_eq!(lines[1][..2], ["settings", "2"]);
     cluster.kubectl(&["delete", "configmap", "settings"]);
     let gone = cluster.try_kubectl(&["get", "configmap", "settings"]);
     assert_eq!(gone.err.trim(), r#"Error from server (NotFound): configmaps "settings" not found"#);

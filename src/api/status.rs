@@ -110,7 +110,7 @@ impl Status {
 
     /// 404: no object of that name.
     pub fn not_found(of: Of<'_>, name: &str) -> Self {
-        Self::new(404, "NotFound", format!("{of} \"{name}\" not found")).about(of, name)
+        Self::new(404, "NotFound", format!("{of} {} not found", crate::field::quote(name))).about(of, name)
     }
 
     /// 409: an object of that name is there already.

@@ -96,6 +96,10 @@ pub fn is_true(value: &str) -> bool {
 
 /// The name that a field selector pins down (`metadata.name=x`), when it could be one.
 fn exact_name(selector: &str) -> Option<String> {
+    if selector.contains('\\') {
+        // An escaped comma or equals sign: no name has those.
+        return None;
+    }
     let terms = selector.split(',').map(|t| t.split_once("==").or_else(|| t.split_once('=')));
     let mut named = terms.flatten().filter(|(key, _)| *key == "metadata.name").map(|(_, value)| value);
     named.next().filter(|name| !name.is_empty() && invalid_segment(name).is_none()).map(str::to_string)

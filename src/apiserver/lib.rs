@@ -8,9 +8,9 @@
 //!                                                             └─► health, metrics, version
 //! ```
 //!
-//! A write, in order: decode (codec, field validation) → patch or apply → default → strategy.prepare → mutating
-//! admission → strategy.validate → validating admission → encode once → one transaction on mod_revision → answer.
-//! Conflicts loop in `registry::write` and nowhere else. A read never builds a tree of values.
+//! A write, in order: decode (codec, field validation) → patch or apply → default → owners of fields → mutating
+//! admission → default → strategy.prepare → strategy.validate → validating admission → encode once → one transaction on
+//! mod_revision → answer. Conflicts loop in `registry::engine` and nowhere else. A read never builds a tree of values.
 
 pub mod admission;
 pub mod allocation;

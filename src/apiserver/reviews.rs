@@ -49,6 +49,7 @@ fn answer(server: &Server, row: &Row, user: &User, mut review: Value) -> Result<
     let head = json!({"kind": review["kind"], "apiVersion": review["apiVersion"], "metadata": {}});
     match &*row.plural {
         "selfsubjectreviews" => {
+            review["metadata"]["creationTimestamp"] = base::clock::now_rfc3339().into();
             review["status"] = json!({ "userInfo": user_info(user) });
             Ok(review)
         }

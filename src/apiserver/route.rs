@@ -33,6 +33,10 @@ pub async fn dispatch(server: &Arc<Server>, peer: &Peer, mut request: Request) -
     if let Some(text) = row.deprecation(&request.info.version, target == Target::List || target == Target::Watch) {
         request.warnings.push(text);
     }
+    if row.scope == Scope::Cluster {
+        // Paths of a namespace count as in it for authorization alone.
+        request.info.namespace.clear();
+    }
     let outcome = run(server, peer, &row, target, &mut request).await;
     let mut answer = outcome.unwrap_or_else(|status| Failure::Status(status).answer(&request.headers));
     chain::warn(&mut answer, &request.warnings);

@@ -254,7 +254,12 @@ impl Server {
 }
 
 fn context(target: &Target) -> Context<'_> {
-    Context { namespace: &target.namespace, subresource: &target.subresource, now: 1_577_836_800, user: "golden-admin" }
+    Context {
+        namespace: &target.namespace,
+        subresource: &target.subresource,
+        now: 1_577_836_800,
+        user: resources::Requester { name: "golden-admin", ..Default::default() },
+    }
 }
 
 /// The object after a patch; nothing for kinds of patches that are not known here.

@@ -7,23 +7,31 @@
 //!
 //! [`Strategy`]: crate::resources::Strategy
 
+pub mod admission;
 pub mod apps;
+pub mod autoscaling;
 pub mod batch;
+pub mod certificates;
 pub mod claim;
 pub mod compute;
 pub mod coordination;
 pub mod core;
 pub mod diff;
 pub mod discovery;
+pub mod disruption;
+pub mod flowcontrol;
 pub mod image;
 pub mod internal;
 pub mod ip;
+pub mod networking;
 pub mod pod;
 pub mod rbac;
 pub mod registration;
 pub mod rules;
+pub mod runtime;
 pub mod scheduling;
 pub mod signer;
+pub mod storage;
 pub mod view;
 pub mod workload;
 

@@ -152,7 +152,12 @@ mod tests {
     use serde_json::json;
 
     fn cx() -> Context<'static> {
-        Context { namespace: "ns", subresource: "", now: 0, user: "" }
+        Context {
+            namespace: "ns",
+            subresource: "",
+            now: 0,
+            user: crate::resources::Requester { name: "", uid: "", groups: &[], extra: None },
+        }
     }
 
     fn texts(errors: Errors) -> Vec<String> {

@@ -6,7 +6,7 @@ use super::ip;
 use super::view::View;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
-use crate::meta::check::{NEGATIVE, push_all};
+use crate::meta::check::{self, NEGATIVE, push_all};
 use crate::meta::names;
 use crate::quantity::Quantity;
 
@@ -166,6 +166,19 @@ pub fn csi_driver(out: &mut Errors, name: &str, path: &Path) {
         out.push(Error::too_long(path, 63));
     }
     push_all(out, path, name, names::subdomain(&name.to_lowercase()));
+}
+
+/// Metadata once more, as the kinds have it that check a changed object as they check a new one.
+pub fn whole_metadata(out: &mut Errors, new: &Value, namespaced: bool, name: check::NameRule<'_>) {
+    out.extend(check::validate(new, namespaced, name));
+    check::kube_finalizers(out, new);
+}
+
+/// A part of a path: the name or kind of an object that may be of any kind.
+pub fn path_segment(out: &mut Errors, object: &Value, field: &str, path: &Path) {
+    required(out, object, field, path);
+    let value = object.text(field);
+    push_all(out, &path.child(field), value, names::path_segment(value, false));
 }
 
 /// Conditions of `meta/v1`.

@@ -186,9 +186,9 @@ fn gates(pod: &Value) -> String {
     format!("{open}/{}", gates.len())
 }
 
-/// What a finished pod's row says beside its cells (`conditions` of the row).
-pub fn row_conditions(pod: &Value) -> Option<Value> {
-    let (reason, message) = match read::text(pod, "/status/phase") {
+/// What the row of a finished pod says beside its cells (`conditions` of the row); `phase` is `status.phase`.
+pub fn row_conditions(phase: &str) -> Option<Value> {
+    let (reason, message) = match phase {
         "Succeeded" => ("Succeeded", "The pod has completed successfully."),
         "Failed" => ("Failed", "The pod failed."),
         _ => return None,

@@ -121,13 +121,27 @@ pub struct Context<'a> {
     pub subresource: &'a str,
     /// Seconds since 1970.
     pub now: i64,
-    /// User name of who asks.
-    pub user: &'a str,
+    /// Who asks.
+    pub user: Requester<'a>,
+}
+
+/// Who asks, as some kinds keep it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Requester<'a> {
+    /// User name.
+    pub name: &'a str,
+    /// UID, may be empty.
+    pub uid: &'a str,
+    /// Groups.
+    pub groups: &'a [String],
+    /// Extra values by key.
+    pub extra: Option<&'a std::collections::BTreeMap<String, Vec<String>>>,
 }
 
 /// What is particular to a kind. Every method has a default that does nothing; objects are in the stored version.
-/// Order on create: `default`, `prepare_create`, mutating admission, `default` again, `validate_create`,
-/// `warnings`. On update the same with `prepare_update` and `validate_update`. The engine does everything generic:
+/// Order on create: `default`, owners of fields are noted, mutating admission, `default` again, `prepare_create`,
+/// `validate_create`, `warnings`, validating admission. On update the same with `prepare_update` and
+/// `validate_update`. The engine does everything generic:
 /// metadata (names, uid, timestamps, generation bookkeeping below), resourceVersion, managedFields. It calls
 /// [`Row::check_create`] and [`Row::check_update`], which add what all kinds share to the two `validate` methods.
 pub trait Strategy: Sync {
@@ -369,7 +383,8 @@ impl Row {
     /// list.
     pub fn deprecation(&self, version: &str, list: bool) -> Option<String> {
         let deprecation = self.version(version)?.deprecated.as_ref()?;
-        let suffix = if list { "List" } else { "" };
+        // Upstream's lists of the core group are not deprecated themselves: the warning is about their items.
+        let suffix = if list && !self.group.is_empty() { "List" } else { "" };
         let api_version = api_version(&self.group, version);
         let (major, minor) = deprecation.since;
         let mut text = format!("{api_version} {}{suffix} is deprecated in v{major}.{minor}+", self.kind);

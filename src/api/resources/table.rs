@@ -4,10 +4,11 @@
 //! `put_creates` and `conditional`, its field label conversions for `fields`.
 
 use super::build::{cluster, namespaced};
-use super::{Plain, Row};
+use super::{Plain, Row, Strategy};
 use crate::kinds::{
-    apps, batch, coordination as leases, core as cores, discovery as slices, pod, rbac as roles,
-    scheduling as priorities,
+    admission as hooks, apps, autoscaling as scalers, batch, certificates as certs, coordination as leases,
+    core as cores, discovery as slices, disruption, flowcontrol as flow, networking as net, pod, rbac as roles,
+    runtime, scheduling as priorities, storage as volumes,
 };
 
 const PROXY: &str = "create,delete,get,patch,update";
@@ -163,12 +164,7 @@ fn apps() -> Vec<Row> {
         namespaced(G, "controllerrevisions", "ControllerRevision", &apps::ControllerRevision),
         namespaced(G, "daemonsets", "DaemonSet", &apps::DaemonSet).short("ds").all().status(),
         namespaced(G, "deployments", "Deployment", &apps::Deployment).short("deploy").all().scale().status(),
-        namespaced(G, "replicasets", "ReplicaSet", &apps::ReplicaSet)
-            .short("rs")
-            .all()
-            .fields(&["status.replicas"])
-            .scale()
-            .status(),
+        namespaced(G, "replicasets", "ReplicaSet", &apps::ReplicaSet).short("rs").all().scale().status(),
         namespaced(G, "statefulsets", "StatefulSet", &apps::StatefulSet).short("sts").all().scale().status(),
     ]
 }
@@ -210,11 +206,16 @@ fn authorization() -> Vec<Row> {
 
 fn autoscaling() -> Vec<Row> {
     vec![
-        namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler", &Plain)
-            .versions("v2,v1")
-            .short("hpa")
-            .all()
-            .status(),
+        namespaced(
+            "autoscaling",
+            "horizontalpodautoscalers",
+            "HorizontalPodAutoscaler",
+            &scalers::HorizontalPodAutoscaler,
+        )
+        .versions("v2,v1")
+        .short("hpa")
+        .all()
+        .status(),
     ]
 }
 
@@ -228,12 +229,12 @@ fn batch() -> Vec<Row> {
 fn certificates() -> Vec<Row> {
     const G: &str = "certificates.k8s.io";
     vec![
-        cluster(G, "certificatesigningrequests", "CertificateSigningRequest", &Plain)
+        cluster(G, "certificatesigningrequests", "CertificateSigningRequest", &certs::SigningRequest)
             .short("csr")
             .fields(&["spec.signerName"])
             .own("approval", WRITE)
             .status(),
-        cluster(G, "clustertrustbundles", "ClusterTrustBundle", &Plain)
+        cluster(G, "clustertrustbundles", "ClusterTrustBundle", &certs::ClusterTrustBundle)
             .versions("v1beta1,v1alpha1")
             .deprecated("v1alpha1", 34, Some(37), None)
             .conditional()
@@ -249,14 +250,14 @@ fn certificates() -> Vec<Row> {
 fn networking() -> Vec<Row> {
     const G: &str = "networking.k8s.io";
     vec![
-        cluster(G, "ingressclasses", "IngressClass", &Plain),
-        namespaced(G, "ingresses", "Ingress", &Plain).short("ing").storage("ingress").status(),
-        cluster(G, "ipaddresses", "IPAddress", &Plain)
+        cluster(G, "ingressclasses", "IngressClass", &net::IngressClass),
+        namespaced(G, "ingresses", "Ingress", &net::Ingress).short("ing").storage("ingress").status(),
+        cluster(G, "ipaddresses", "IPAddress", &net::IpAddress)
             .versions("v1,v1beta1")
             .deprecated("v1beta1", 34, Some(37), None)
             .short("ip"),
-        namespaced(G, "networkpolicies", "NetworkPolicy", &Plain).short("netpol"),
-        cluster(G, "servicecidrs", "ServiceCIDR", &Plain)
+        namespaced(G, "networkpolicies", "NetworkPolicy", &net::NetworkPolicy).short("netpol"),
+        cluster(G, "servicecidrs", "ServiceCIDR", &net::ServiceCidr)
             .versions("v1,v1beta1")
             .deprecated("v1beta1", 34, Some(37), None)
             .status(),
@@ -265,7 +266,10 @@ fn networking() -> Vec<Row> {
 
 fn policy() -> Vec<Row> {
     vec![
-        namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget", &Plain).short("pdb").conditional().status(),
+        namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget", &disruption::PodDisruptionBudget)
+            .short("pdb")
+            .conditional()
+            .status(),
     ]
 }
 
@@ -282,12 +286,15 @@ fn rbac() -> Vec<Row> {
 fn storage() -> Vec<Row> {
     const G: &str = "storage.k8s.io";
     vec![
-        cluster(G, "csidrivers", "CSIDriver", &Plain).answers_deleted().conditional(),
-        cluster(G, "csinodes", "CSINode", &Plain).answers_deleted().conditional(),
-        namespaced(G, "csistoragecapacities", "CSIStorageCapacity", &Plain).conditional(),
-        cluster(G, "storageclasses", "StorageClass", &Plain).answers_deleted().short("sc"),
-        cluster(G, "volumeattachments", "VolumeAttachment", &Plain).answers_deleted().conditional().status(),
-        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &Plain)
+        cluster(G, "csidrivers", "CSIDriver", &volumes::CsiDriver).answers_deleted().conditional(),
+        cluster(G, "csinodes", "CSINode", &volumes::CsiNode).answers_deleted().conditional(),
+        namespaced(G, "csistoragecapacities", "CSIStorageCapacity", &volumes::CsiStorageCapacity).conditional(),
+        cluster(G, "storageclasses", "StorageClass", &volumes::StorageClass).answers_deleted().short("sc"),
+        cluster(G, "volumeattachments", "VolumeAttachment", &volumes::VolumeAttachment)
+            .answers_deleted()
+            .conditional()
+            .status(),
+        cluster(G, "volumeattributesclasses", "VolumeAttributesClass", &volumes::VolumeAttributesClass)
             .answers_deleted()
             .versions("v1,v1beta1")
             .deprecated("v1beta1", 34, Some(37), Some("storage.k8s.io/v1 VolumeAttributesClass"))
@@ -297,18 +304,25 @@ fn storage() -> Vec<Row> {
 
 fn admissionregistration() -> Vec<Row> {
     const G: &str = "admissionregistration.k8s.io";
-    let row = |plural, kind| cluster(G, plural, kind, &Plain).category("api-extensions").conditional();
+    let row = |plural, kind, strategy: &'static dyn Strategy| {
+        cluster(G, plural, kind, strategy).category("api-extensions").conditional()
+    };
     // Stored as v1beta1 so that a server of the version before can read them.
-    let mutating = |plural, kind| {
-        row(plural, kind).versions("v1,v1beta1,v1alpha1").stored("v1beta1").deprecated("v1alpha1", 35, Some(38), None)
+    let mutating = |plural, kind, strategy: &'static dyn Strategy| {
+        row(plural, kind, strategy).versions("v1,v1beta1,v1alpha1").stored("v1beta1").deprecated(
+            "v1alpha1",
+            35,
+            Some(38),
+            None,
+        )
     };
     vec![
-        mutating("mutatingadmissionpolicies", "MutatingAdmissionPolicy"),
-        mutating("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding"),
-        row("mutatingwebhookconfigurations", "MutatingWebhookConfiguration"),
-        row("validatingadmissionpolicies", "ValidatingAdmissionPolicy").status(),
-        row("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding"),
-        row("validatingwebhookconfigurations", "ValidatingWebhookConfiguration"),
+        mutating("mutatingadmissionpolicies", "MutatingAdmissionPolicy", &hooks::MutatingPolicy),
+        mutating("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", &hooks::MutatingBinding),
+        row("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &hooks::MutatingWebhooks),
+        row("validatingadmissionpolicies", "ValidatingAdmissionPolicy", &hooks::ValidatingPolicy).status(),
+        row("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", &hooks::ValidatingBinding),
+        row("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &hooks::ValidatingWebhooks),
     ]
 }
 
@@ -347,7 +361,7 @@ fn coordination() -> Vec<Row> {
 }
 
 fn node() -> Vec<Row> {
-    vec![cluster("node.k8s.io", "runtimeclasses", "RuntimeClass", &Plain).put_creates().conditional()]
+    vec![cluster("node.k8s.io", "runtimeclasses", "RuntimeClass", &runtime::RuntimeClass).put_creates().conditional()]
 }
 
 fn discovery() -> Vec<Row> {
@@ -387,8 +401,8 @@ fn resource() -> Vec<Row> {
 fn flowcontrol() -> Vec<Row> {
     const G: &str = "flowcontrol.apiserver.k8s.io";
     vec![
-        cluster(G, "flowschemas", "FlowSchema", &Plain).status(),
-        cluster(G, "prioritylevelconfigurations", "PriorityLevelConfiguration", &Plain).status(),
+        cluster(G, "flowschemas", "FlowSchema", &flow::FlowSchema).status(),
+        cluster(G, "prioritylevelconfigurations", "PriorityLevelConfiguration", &flow::PriorityLevel).status(),
     ]
 }
 

@@ -89,11 +89,14 @@ fn keeps_preference(new: &Spec, old: &Spec) -> bool {
         && old.families == new.families
 }
 
-/// Chooses policy and families of a Service.
+/// Chooses policy and families of a Service. `related` says what is wrong with these and the addresses, once the policy
+/// is chosen.
 ///
 /// # Errors
 /// What upstream finds wrong with the fields before it allocates.
-pub fn init(new: &mut Spec, old: Option<&Spec>, cluster: &[Family]) -> Result<(), Errors> {
+pub fn init(
+    new: &mut Spec, old: Option<&Spec>, cluster: &[Family], related: impl FnOnce(&Spec) -> Errors,
+) -> Result<(), Errors> {
     if new.kind == "ExternalName" || old.is_some_and(|old| keeps_preference(new, old)) {
         return Ok(());
     }
@@ -104,7 +107,7 @@ pub fn init(new: &mut Spec, old: Option<&Spec>, cluster: &[Family]) -> Result<()
             _ => SINGLE.into(),
         };
     }
-    let wrong = related_fields(new);
+    let wrong = related(new);
     if !wrong.is_empty() {
         return Err(wrong);
     }
@@ -131,39 +134,6 @@ pub fn init(new: &mut Spec, old: Option<&Spec>, cluster: &[Family]) -> Result<()
 
 fn refuse(errors: Errors) -> Result<(), Errors> {
     if errors.is_empty() { Ok(()) } else { Err(errors) }
-}
-
-/// Without an address in the new state nothing can be allocated from nonsense; the strategy says the same again for
-/// all other fields.
-fn related_fields(new: &Spec) -> Errors {
-    let mut errors = Errors::new();
-    let path = field("clusterIPs");
-    let shown = || Value::from(new.cluster_ips.clone());
-    if !new.cluster_ip.is_empty() && new.cluster_ips.is_empty() {
-        errors.push(Error::required(&path, ""));
-    }
-    if new.cluster_ip.is_empty() && !new.cluster_ips.is_empty() {
-        errors.push(Error::invalid(&path, shown(), "must be empty when `clusterIP` is not specified"));
-    }
-    if !new.cluster_ip.is_empty() && new.cluster_ips.first().is_some_and(|first| *first != new.cluster_ip) {
-        errors.push(Error::invalid(&path, shown(), "first value must match `clusterIP`"));
-    }
-    if errors.is_empty() {
-        errors.extend(addresses(new));
-    }
-    errors
-}
-
-fn addresses(new: &Spec) -> Errors {
-    let mut errors = Errors::new();
-    let path = field("clusterIPs");
-    for (i, ip) in new.cluster_ips.iter().enumerate().filter(|(_, ip)| *ip != "None" && !ip.is_empty()) {
-        if ip.parse::<std::net::IpAddr>().is_err() {
-            let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-            errors.push(Error::invalid(&path.index(i), ip.as_str(), why));
-        }
-    }
-    errors
 }
 
 /// An update to one family drops the second address; an update that keeps two may not lose one.
@@ -272,7 +242,7 @@ mod tests {
 
     fn ready(mut new: Spec, cluster: &[Family]) -> Spec {
         normalize(&mut new, None);
-        init(&mut new, None, cluster).unwrap();
+        init(&mut new, None, cluster, |_| Errors::new()).unwrap();
         new
     }
 
@@ -320,7 +290,7 @@ mod tests {
     #[test]
     fn requiring_two_families_fails_where_there_is_one() {
         let mut new = spec(json!({"type": "ClusterIP", "ipFamilyPolicy": REQUIRE}));
-        let errors = init(&mut new, None, &[Family::V4]).unwrap_err();
+        let errors = init(&mut new, None, &[Family::V4], |_| Errors::new()).unwrap_err();
         assert!(errors.aggregate().unwrap().ends_with("this cluster is not configured for dual-stack services"));
     }
 
@@ -331,7 +301,7 @@ mod tests {
             json!({"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": SINGLE}),
         );
         let mut new = Spec { policy: PREFER.into(), ..old.clone() };
-        init(&mut new, Some(&old), &both).unwrap();
+        init(&mut new, Some(&old), &both, |_| Errors::new()).unwrap();
         assert_eq!(more_addresses(&new, &old), [1]);
     }
 }

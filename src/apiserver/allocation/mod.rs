@@ -66,7 +66,7 @@ impl Hooks for ServiceHooks {
     async fn begin_create(&self, w: &Write<'_>, new: &mut Value) -> Result<Undo, Status> {
         let mut spec = Spec::read(new);
         families::normalize(&mut spec, None);
-        begin(w, new, spec, None).await
+        begin(w, new, spec, None, None).await
     }
 
     async fn begin_update(&self, w: &Write<'_>, new: &mut Value, live: &Value) -> Result<Undo, Status> {
@@ -78,7 +78,7 @@ impl Hooks for ServiceHooks {
         let mut spec = Spec::read(new);
         families::keep_allocated(&mut spec, &old);
         families::normalize(&mut spec, Some(&old));
-        begin(w, new, spec, Some(&old)).await
+        begin(w, new, spec, Some(live), Some(&old)).await
     }
 
     async fn after_delete(&self, api: &Arc<Api>, _row: &Arc<Row>, service: &Value) {
@@ -130,10 +130,13 @@ impl Finish for Allocation {
 }
 
 /// Allocates what a new state of a Service needs, writes it into the Service, and says how that ends.
-async fn begin(w: &Write<'_>, service: &mut Value, mut spec: Spec, old: Option<&Spec>) -> Result<Undo, Status> {
+async fn begin(
+    w: &Write<'_>, service: &mut Value, mut spec: Spec, live: Option<&Value>, old: Option<&Spec>,
+) -> Result<Undo, Status> {
     let name = object::name(service).to_string();
     let refuse = |errors: Errors| Status::invalid(Of { group: "", name: "Service" }, &name, errors);
-    families::init(&mut spec, old, &w.api.services.families()).map_err(refuse)?;
+    let related = |spec: &Spec| related_fields(service, live, spec);
+    families::init(&mut spec, old, &w.api.services.families(), related).map_err(refuse)?;
     let mut taken = Taken::default();
     let result = allocate(w, &name, &mut spec, old, &mut taken).await;
     if let Err(status) = result {
@@ -146,6 +149,21 @@ async fn begin(w: &Write<'_>, service: &mut Value, mut spec: Spec, old: Option<&
     let left = old.map(|old| left_behind(&spec, old)).unwrap_or_default();
     let undo = Undo::with(Allocation { taken, left });
     Ok(if w.options.dry_run { Undo::nothing() } else { undo })
+}
+
+/// What validation says of addresses and families as they are before the allocation.
+fn related_fields(service: &Value, live: Option<&Value>, spec: &Spec) -> Errors {
+    let mut shown = service["spec"].clone();
+    let addresses =
+        [("clusterIP", Value::from(spec.cluster_ip.as_str())), ("clusterIPs", spec.cluster_ips.clone().into())];
+    for (field, value) in addresses {
+        shown[field] = value;
+    }
+    shown["ipFamilyPolicy"] = spec.policy.as_str().into();
+    let mut out = Errors::new();
+    let old = live.map_or(Value::Null, |live| live["spec"].clone());
+    api::kinds::core::cluster_ips(&mut out, &shown, &old, &Path::new("spec"));
+    out
 }
 
 async fn allocate(
@@ -239,8 +257,19 @@ async fn take_ports(
     Ok(())
 }
 
+/// What a dry run shows: the port that is asked for, even one out of range, or one that no range has. So does upstream.
+fn imagined_port(asked: u16, taken: &Taken) -> u16 {
+    if asked != 0 { asked } else { taken.ports.iter().max().map_or(32769, |port| port.saturating_add(1)) }
+}
+
 async fn take_port(w: &Write<'_>, name: &str, i: usize, asked: u16, taken: &mut Taken) -> Result<u16, Status> {
-    match w.api.services.ports.take(w.api, asked, w.options.dry_run).await? {
+    let ports = &w.api.services.ports;
+    if w.options.dry_run && (asked == 0 || !ports.holds(asked)) {
+        let port = imagined_port(asked, taken);
+        taken.ports.push(port);
+        return Ok(port);
+    }
+    match ports.take(w.api, asked, w.options.dry_run).await? {
         Ok(port) => {
             taken.ports.push(port);
             Ok(port)
@@ -256,6 +285,11 @@ async fn take_port(w: &Write<'_>, name: &str, i: usize, asked: u16, taken: &mut 
 
 async fn take_health_port(w: &Write<'_>, spec: &mut Spec, taken: &mut Taken) -> Result<(), Status> {
     let asked = spec.health_port;
+    if w.options.dry_run && (asked == 0 || !w.api.services.ports.holds(asked)) {
+        spec.health_port = imagined_port(asked, taken);
+        taken.ports.push(spec.health_port);
+        return Ok(());
+    }
     match w.api.services.ports.take(w.api, asked, w.options.dry_run).await? {
         Ok(port) => {
             taken.ports.push(port);

@@ -67,6 +67,11 @@ impl Ports {
         usize::from(self.last - self.first) + 1
     }
 
+    /// True for ports of the range.
+    pub fn holds(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+
     /// Takes a port: the wanted one, or any where that is 0.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! The default flow schemas and priority levels, kept in `flowcontrol.json`.
+//! The default flow schemas and priority levels.
 
 use std::sync::Arc;
 
@@ -19,8 +19,7 @@ const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// # Errors
 /// The first that can't be written.
 pub async fn ensure(api: &Arc<Api>) -> Result<(), Status> {
-    let kept: Value =
-        serde_json::from_str(include_str!("flowcontrol.json")).expect("flowcontrol.json is part of the program");
+    let kept = api::kinds::flowcontrol::defaults();
     let wanted = |plural: &'static str, item: &Value| Wanted {
         group: GROUP,
         plural,

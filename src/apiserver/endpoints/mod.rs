@@ -71,9 +71,9 @@ fn index(server: &Server, request: &Request) -> Result<Answer, Failure> {
         .map(str::to_string)
         .collect();
     let documents = server.discovery.documents();
-    for group in &documents.groups {
+    for group in documents.groups() {
         let root = if group.name.is_empty() { "/api".to_string() } else { format!("/apis/{}", group.name) };
-        paths.extend(group.versions.iter().map(|(version, _)| format!("{root}/{version}")));
+        paths.extend(group.versions.iter().map(|version| format!("{root}/{}", version.name)));
         if !group.name.is_empty() {
             paths.push(root);
         }
@@ -113,10 +113,7 @@ fn discovery_document(server: &Server, peer: &Peer, request: &Request, segments:
         let built_in = GROUPS.iter().any(|g| g.name == group) && documents.group(group).is_some();
         if built_in { resource_not_found() } else { page_not_found() }
     };
-    let find = |group: &str, version: &str| {
-        let found = documents.group(group).and_then(|g| discovery::api_resources(g, version));
-        found.ok_or_else(|| missing(group))
-    };
+    let find = |group: &str, version: &str| documents.resources(group, version).ok_or_else(|| missing(group));
     let root = matches!(segments, ["api"] | ["apis"]);
     let accept = request.headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let form = discovery::negotiate(accept, root);
@@ -126,21 +123,18 @@ fn discovery_document(server: &Server, peer: &Peer, request: &Request, segments:
         ["apis"] if aggregated => return aggregate(request, &documents.named, form),
         ["api"] => {
             let address = std::net::SocketAddr::new(server.options.advertise, peer.local.port());
-            serde_json::to_value(discovery::api_versions(&documents, address.to_string()))
+            api::discovery::api_versions(&address.to_string())
         }
-        ["apis"] => serde_json::to_value(discovery::api_groups(&documents)),
-        ["api", version] => serde_json::to_value(find("", version)?),
-        ["apis", group] => {
-            serde_json::to_value(discovery::api_group(documents.group(group).ok_or_else(|| missing(group))?))
-        }
-        ["apis", group, version] => serde_json::to_value(find(group, version)?),
+        ["apis"] => api::discovery::group_list(&documents.groups()),
+        ["api", version] => find("", version)?,
+        ["apis", group] => api::discovery::group(&documents.group(group).ok_or_else(|| missing(group))?),
+        ["apis", group, version] => find(group, version)?,
         _ => return Err(page_not_found()),
     };
     if request.method != Method::GET {
         return Err(method_not_allowed());
     }
     let Some((_, encoding)) = form else { return Err(unacceptable()) };
-    let value = value.map_err(Status::internal)?;
     let mut answer = encode(&value, "io.k8s.apimachinery.pkg.apis.meta.v1", encoding)?;
     if root {
         answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
@@ -167,8 +161,7 @@ fn aggregate(
         *answer.status_mut() = StatusCode::NOT_MODIFIED;
         answer
     } else {
-        let value = serde_json::to_value(&aggregated.document).map_err(Status::internal)?;
-        let mut answer = encode(&value, "io.k8s.api.apidiscovery.v2", encoding)?;
+        let mut answer = encode(&aggregated.document, "io.k8s.api.apidiscovery.v2", encoding)?;
         let content_type = match encoding {
             Encoding::Json => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
             Encoding::Yaml => "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
@@ -188,23 +181,23 @@ fn aggregate(
 
 /// A document in the wanted encoding; its type is found in `package` by its kind.
 fn encode(value: &Value, package: &str, encoding: Encoding) -> Result<Answer, Failure> {
-    match encoding {
+    let facts = api::schema::builtin();
+    let kind = value["kind"].as_str().unwrap_or_default();
+    let missing = || Status::internal(format!("no facts about {package}.{kind}"));
+    let ty = facts.get(&format!("{package}.{kind}")).ok_or_else(missing)?;
+    let mut bytes = Vec::new();
+    Ok(match encoding {
         Encoding::Json => {
-            let mut bytes = serde_json::to_vec(value).map_err(Status::internal)?;
+            api::codec::json::encode(facts, ty, value, &mut bytes);
             bytes.push(b'\n');
-            Ok(typed("application/json", bytes))
+            typed("application/json", bytes)
         }
-        Encoding::Yaml => Ok(typed("application/yaml", api::codec::yaml::encode(value))),
+        Encoding::Yaml => typed("application/yaml", api::codec::yaml::encode(value)),
         Encoding::Protobuf => {
-            let facts = api::schema::builtin();
-            let kind = value["kind"].as_str().unwrap_or_default();
-            let missing = || Status::internal(format!("no facts about {package}.{kind}"));
-            let ty = facts.get(&format!("{package}.{kind}")).ok_or_else(missing)?;
-            let mut bytes = Vec::new();
             api::codec::proto::seal(facts, ty, value, &mut bytes);
-            Ok(typed("application/vnd.kubernetes.protobuf", bytes))
+            typed("application/vnd.kubernetes.protobuf", bytes)
         }
-    }
+    })
 }
 
 async fn health(server: &Server, request: &Request, endpoint: &str, check: &str) -> Result<Answer, Failure> {

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use api::discovery::{Group, Version};
 use api::openapi::{self, Api};
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -12,7 +11,7 @@ use sha2::Digest as _;
 
 use crate::discovery::Documents;
 use crate::request::{Answer, Body, Request};
-use crate::respond::{Failure, json, not_acceptable, plain, typed};
+use crate::respond::{Failure, json, plain, typed};
 use crate::server::Server;
 
 const JSON: &str = "application/json";
@@ -57,22 +56,7 @@ pub fn serve(server: &Server, request: &Request, segments: &[&str]) -> Option<Re
 
 /// Runs with what is served now.
 fn with_api<T>(documents: &Documents, run: impl FnOnce(Api<'_>) -> T) -> T {
-    let groups: Vec<Group<'_>> = documents
-        .groups
-        .iter()
-        .map(|group| Group {
-            name: group.name.clone().into(),
-            priority: 0,
-            versions: group
-                .versions
-                .iter()
-                .map(|(name, rows)| Version {
-                    name: name.clone().into(),
-                    rows: rows.iter().map(|row| &**row).collect(),
-                })
-                .collect(),
-        })
-        .collect();
+    let groups = documents.groups();
     run(Api { groups: &groups, custom: &|_| None })
 }
 
@@ -97,7 +81,7 @@ fn wants_protobuf(accept: &str, protobuf: &str) -> Option<bool> {
 
 fn v2(documents: &Documents, request: &Request) -> Result<Answer, Failure> {
     let Some(protobuf) = wants_protobuf(accept(request), openapi::V2_PROTOBUF) else {
-        return Err(not_acceptable(JSON));
+        return Ok(refused());
     };
     let (name, content_type) = if protobuf { ("v2 protobuf", openapi::V2_PROTOBUF) } else { ("v2", JSON) };
     let make = || with_api(documents, |api| if protobuf { openapi::v2_protobuf(api) } else { openapi::v2(api) });
@@ -124,10 +108,10 @@ fn served_hash(documents: &Documents, name: &str) -> String {
     let mut hash = sha2::Sha512::new();
     hash.update(env!("CARGO_PKG_VERSION"));
     hash.update(name);
-    for group in &documents.groups {
-        for (version, rows) in &group.versions {
-            for row in rows {
-                hash.update(format!("{}/{version}/{} ", group.name, row.plural));
+    for group in documents.groups() {
+        for version in &group.versions {
+            for row in &version.rows {
+                hash.update(format!("{}/{}/{} ", group.name, version.name, row.plural));
             }
         }
     }
@@ -139,7 +123,7 @@ fn v3(documents: &Documents, request: &Request, name: &str) -> Result<Answer, Fa
         return Ok(nothing());
     };
     if wants_protobuf(accept(request), JSON).is_none() {
-        return Err(not_acceptable(JSON));
+        return Ok(refused());
     }
     let current = served_hash(documents, name);
     if request.param("hash").is_some_and(|hash| hash != current) {
@@ -171,6 +155,13 @@ fn answer(request: &Request, (bytes, etag): (Bytes, String), content_type: &'sta
     if let Ok(etag) = HeaderValue::from_str(&etag) {
         headers.insert(header::ETAG, etag);
     }
+    answer
+}
+
+/// 406 without a body.
+fn refused() -> Answer {
+    let mut answer = nothing();
+    *answer.status_mut() = StatusCode::NOT_ACCEPTABLE;
     answer
 }
 

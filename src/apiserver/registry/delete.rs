@@ -234,6 +234,9 @@ impl Delete<'_> {
             return Err(Status::not_found(self.row.group_resource(), self.name));
         };
         check(preconditions, &object, Of { group: &self.row.stored_group, name: &self.row.kind })?;
+        if let Some(OnDelete::Refuse(why)) = hooks::of(self.row).on_delete(&object, self.options, 0) {
+            return Err(Status::forbidden(self.row.group_resource(), self.name, why));
+        }
         if marked && self.finalized(&object) {
             return self.remove(key, state, object).await;
         }
@@ -262,7 +265,7 @@ impl Delete<'_> {
     fn decide(&self, object: &Value, now: i64) -> Step {
         match hooks::of(self.row).on_delete(object, self.options, now) {
             Some(OnDelete::Write(new)) => return Step::Mark(new),
-            Some(OnDelete::Keep) => return Step::Keep,
+            Some(OnDelete::Keep | OnDelete::Refuse(_)) => return Step::Keep,
             None => {}
         }
         decide(self.row, object, self.options, now)

@@ -1,9 +1,9 @@
 //! The write engine: one path for every resource, and the only place where conflicts loop.
 //!
 //! ```text
-//!   edit(live) ─► default ─► owners of fields ─► mutating admission ─► prepare, validate ─► validating admission
-//!                                                                                               │
-//!   answer ◄── one transaction on the revision ◄── encode once ◄── nothing changed? answer ◄────┘
+//!   edit(live) ─► default ─► owners of fields ─► mutating admission, default ─► prepare, validate ─► validating admission
+//!                                                                                                        │
+//!   answer ◄── one transaction on the revision ◄── encode once ◄── nothing changed? answer ◄─────────────┘
 //! ```
 //!
 //! The cache's entry is the guess of the current state: as long as it holds, an update costs one round trip. What a
@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use api::resources::{Context, Row};
+use api::resources::{Context, Requester, Row};
 use api::status::Status;
 use api::{Value, patch};
 use bytes::Bytes;
@@ -103,7 +103,9 @@ impl Write<'_> {
     pub fn context(&self, now: i64) -> Context<'_> {
         // A view changes the object itself: its strategy is the object's.
         let subresource = if self.view.is_some() { "" } else { self.subresource };
-        Context { namespace: self.namespace, subresource, now, user: &self.user.name }
+        let User { name, uid, groups, extra } = self.user;
+        let user = Requester { name, uid, groups, extra: Some(extra) };
+        Context { namespace: self.namespace, subresource, now, user }
     }
 
     fn review<'r>(&'r self, operation: Operation, name: &'r str, old: Option<&'r Value>) -> Review<'r> {
@@ -431,6 +433,9 @@ pub fn encode(row: &Row, object: &mut Value) -> Bytes {
 }
 
 fn stored_type(row: &Row) -> Option<&api::schema::Type> {
+    if row.stored_group != row.group {
+        return facts(row).kind(&row.stored_group, &row.stored, &row.kind);
+    }
     row.version(&row.stored).and_then(|v| facts(row).get(&v.schema))
 }
 
@@ -494,12 +499,16 @@ fn track(w: &Write<'_>, live: Option<&Value>, new: &mut Value, now: i64) -> Resu
 pub async fn mutate(
     w: &Write<'_>, operation: Operation, name: &str, old: Option<&Value>, new: &mut Value,
 ) -> Result<(), Status> {
-    let Some(view) = w.view else {
-        return w.api.admission.mutate(&w.review(operation, name, old), new).await;
-    };
-    let (old, mut shown) = (old.map(|old| view.show(old)), view.show(new));
-    w.api.admission.mutate(&w.review(operation, name, old.as_ref()), &mut shown).await?;
-    view.put(new, &shown);
+    match w.view {
+        None => w.api.admission.mutate(&w.review(operation, name, old), new).await?,
+        Some(view) => {
+            let (old, mut shown) = (old.map(|old| view.show(old)), view.show(new));
+            w.api.admission.mutate(&w.review(operation, name, old.as_ref()), &mut shown).await?;
+            view.put(new, &shown);
+        }
+    }
+    // What a plugin added is as incomplete as what a client sends.
+    w.row.strategy.default(new);
     Ok(())
 }
 

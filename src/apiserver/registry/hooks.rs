@@ -44,6 +44,8 @@ pub enum OnDelete {
     Write(Value),
     /// Answers the object as it is.
     Keep,
+    /// Refuses, for this reason.
+    Refuse(&'static str),
 }
 
 /// What to do once a write is through: `finish(true)` when it happened, `finish(false)` to take back what was done.
@@ -75,6 +77,17 @@ impl Undo {
     }
 }
 
+/// Hooks of PriorityClasses: those of the system stay.
+struct Priorities;
+
+impl Hooks for Priorities {
+    fn on_delete(&self, class: &Value, _options: &super::options::DeleteOptions, _now: i64) -> Option<OnDelete> {
+        let name = super::object::name(class);
+        let system = api::kinds::scheduling::SYSTEM_CLASSES.iter().any(|(known, _)| *known == name);
+        system.then_some(OnDelete::Refuse("this is a system priority class and cannot be deleted"))
+    }
+}
+
 struct Nothing;
 
 #[async_trait]
@@ -85,6 +98,7 @@ pub fn of(row: &Row) -> &'static dyn Hooks {
     match (&*row.group, &*row.plural) {
         ("", "namespaces") => &super::namespaces::Namespaces,
         ("", "services") => &crate::allocation::ServiceHooks,
+        ("scheduling.k8s.io", "priorityclasses") => &Priorities,
         ("rbac.authorization.k8s.io", "roles" | "clusterroles") => &crate::authz::escalation::Roles,
         ("rbac.authorization.k8s.io", "rolebindings" | "clusterrolebindings") => &crate::authz::escalation::Bindings,
         _ => &Nothing,

@@ -67,6 +67,7 @@ pub fn before_create(w: &Write<'_>, object: &mut Value, now: i64) -> Result<(), 
     strategy.prepare_create(&cx, object);
     w.row.check_create(&cx, object)?;
     strategy.warnings(&cx, object, None).into_iter().for_each(|text| w.warn(text));
+    as_read(w, object);
     Ok(())
 }
 
@@ -83,7 +84,13 @@ pub fn before_update(w: &Write<'_>, new: &mut Value, old: &Value, now: i64) -> R
     }
     w.row.check_update(&cx, new, old)?;
     strategy.warnings(&cx, new, Some(old)).into_iter().for_each(|text| w.warn(text));
+    as_read(w, new);
     Ok(())
+}
+
+/// Upstream fills in defaults whenever it reads an object: what the strategy reset or made shows with them at once.
+fn as_read(w: &Write<'_>, object: &mut Value) {
+    w.row.strategy.default(object);
 }
 
 /// Checks the resourceVersion that an update names; one without gets the current one where the row allows that.

@@ -178,6 +178,13 @@ impl Patcher<'_> {
         };
         noted.problems.extend(more.problems);
         self.report(noted, || text(&shown))?;
+        let mut object = object;
+        object["apiVersion"] = self.target.api_version.as_str().into();
+        object["kind"] = self.target.kind.as_str().into();
+        if shown.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            // An empty list says that nobody owns anything.
+            object::set_meta(&mut object, "managedFields", Vec::<Value>::new());
+        }
         Ok(object)
     }
 

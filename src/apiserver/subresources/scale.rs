@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::field::{Error, Errors, Path};
+use api::patch::apply::{self, ReplicasPaths};
 use api::resources::Row;
 use api::selector::LabelSelector;
 use api::status::{Of, Status};
@@ -74,9 +75,10 @@ fn read_body(row: &Row, req: &mut Request, options: &Options) -> Result<Value, S
 fn edit(w: &Write<'_>, change: &Change, body: &[u8], live: Option<&Value>) -> Result<Edited, Status> {
     let live = live.ok_or_else(|| Status::not_found(w.row.group_resource(), w.name))?;
     let parent = api_version(&w.row.group, w.version);
-    let owners = object::list(live, &["metadata", "managedFields"]);
+    let paths: ReplicasPaths<'_> = &[(&parent, &["spec", "replicas"])];
+    let owners = owners_of(live);
     let mut before = Scale.show(live);
-    set_owners(&mut before, to_scale(owners, &parent));
+    set_owners(&mut before, apply::scale_to_subresource(&owners, paths));
     let mut scale = match change {
         Change::Put(scale) => scale.clone(),
         Change::Patch(method) => patch(w, *method, body, &before)?,
@@ -88,16 +90,18 @@ fn edit(w: &Write<'_>, change: &Change, body: &[u8], live: Option<&Value>) -> Re
     let mut object = live.clone();
     Scale.put(&mut object, &scale);
     object::copy_meta(&mut object, &scale, "resourceVersion");
-    let owners = to_parent(owners, object::list(&scale, &["metadata", "managedFields"]), &parent);
-    set_owners(&mut object, owners);
+    set_owners(&mut object, apply::scale_to_parent(&owners, &owners_of(&scale), &parent, paths));
     Ok(Edited { object, tracked: true })
 }
 
-fn set_owners(object: &mut Value, owners: Vec<Value>) {
-    if owners.is_empty() {
-        object::unset_meta(object, "managedFields");
-    } else {
-        object::set_meta(object, "managedFields", owners);
+fn owners_of(object: &Value) -> Value {
+    object::meta(object, "managedFields").cloned().unwrap_or_default()
+}
+
+fn set_owners(object: &mut Value, owners: Option<Value>) {
+    match owners {
+        Some(owners) => object::set_meta(object, "managedFields", owners),
+        None => object::unset_meta(object, "managedFields"),
     }
 }
 
@@ -166,103 +170,9 @@ fn selector(object: &Value) -> String {
     LabelSelector::from_object(selector).map(|s| s.to_string()).unwrap_or_default()
 }
 
-/// Who a managedFields entry belongs to: appliers are told apart without the version.
-fn owner(entry: &Value) -> (String, String, String, String) {
-    let text = |field: &str| object::text(entry, &[field]).to_string();
-    let version = if text("operation") == "Apply" { String::new() } else { text("apiVersion") };
-    (text("manager"), text("operation"), version, text("subresource"))
-}
-
-fn owns_replicas(entry: &Value) -> bool {
-    entry.pointer("/fieldsV1/f:spec/f:replicas").is_some()
-}
-
-fn entry_of(entry: &Value, version: &str, time: Option<&Value>) -> Value {
-    let mut out = Map::new();
-    for field in ["manager", "operation", "subresource"] {
-        if let Some(value) = entry.get(field) {
-            out.insert(field.into(), value.clone());
-        }
-    }
-    out.insert("apiVersion".into(), version.into());
-    out.insert("fieldsType".into(), "FieldsV1".into());
-    out.insert("fieldsV1".into(), json!({"f:spec": {"f:replicas": {}}}));
-    if let Some(time) = time {
-        out.insert("time".into(), time.clone());
-    }
-    out.into()
-}
-
-/// The owners of the replicas as owners of the Scale's.
-fn to_scale(owners: &[Value], parent: &str) -> Vec<Value> {
-    let mine = owners.iter().filter(|e| object::text(e, &["apiVersion"]) == parent && owns_replicas(e));
-    mine.map(|e| entry_of(e, API_VERSION, e.get("time"))).collect()
-}
-
-/// The owners of an object after those of its Scale have become `scale`. What upstream does: entries are told apart
-/// by version too, so that an updater's share of the replicas moves into an entry of its own, which has no time.
-fn to_parent(owners: &[Value], scale: &[Value], parent: &str) -> Vec<Value> {
-    let mut left: Vec<&Value> = scale.iter().collect();
-    let mut out = Vec::new();
-    for entry in owners {
-        if object::text(entry, &["apiVersion"]) != parent || !owns_replicas(entry) {
-            out.push(entry.clone());
-            continue;
-        }
-        match left.iter().position(|s| owner(s) == owner(entry)) {
-            Some(i) => {
-                left.remove(i);
-                out.push(entry.clone());
-            }
-            None => out.extend(without_replicas(entry)),
-        }
-    }
-    out.extend(left.into_iter().filter(|e| owns_replicas(e)).map(|e| entry_of(e, parent, None)));
-    out
-}
-
-/// An entry without its share of the replicas; `None` when that was all.
-fn without_replicas(entry: &Value) -> Option<Value> {
-    let mut entry = entry.clone();
-    let fields = entry.get_mut("fieldsV1")?.as_object_mut()?;
-    let spec = fields.get_mut("f:spec")?.as_object_mut()?;
-    spec.remove("f:replicas");
-    if spec.is_empty() {
-        fields.remove("f:spec");
-    }
-    let nothing = fields.is_empty();
-    (!nothing).then_some(entry)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn entry(manager: &str, operation: &str, version: &str, fields: Value) -> Value {
-        json!({"manager": manager, "operation": operation, "apiVersion": version, "time": "t", "fieldsType": "FieldsV1", "fieldsV1": fields})
-    }
-
-    #[test]
-    fn an_updater_of_the_scale_gets_an_entry_of_its_own() {
-        let owners = [entry("golden", "Update", "apps/v1", json!({"f:spec": {"f:replicas": {}, "f:selector": {}}}))];
-        let mut scale = to_scale(&owners, "apps/v1");
-        assert_eq!(scale[0]["apiVersion"], API_VERSION);
-        scale[0]["subresource"] = "scale".into();
-        let after = to_parent(&owners, &scale, "apps/v1");
-        assert_eq!(after[0]["fieldsV1"], json!({"f:spec": {"f:selector": {}}}));
-        let want = json!({
-            "manager": "golden", "operation": "Update", "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
-            "fieldsV1": {"f:spec": {"f:replicas": {}}}, "subresource": "scale",
-        });
-        assert_eq!(after[1], want);
-    }
-
-    #[test]
-    fn an_applier_keeps_its_share() {
-        let owners = [entry("m", "Apply", "apps/v1", json!({"f:spec": {"f:replicas": {}}}))];
-        let after = to_parent(&owners, &to_scale(&owners, "apps/v1"), "apps/v1");
-        assert_eq!(after, owners);
-    }
 
     #[test]
     fn a_scale_shows_zero_replicas_as_nothing() {

@@ -28,6 +28,9 @@ impl Strategy for DaemonSet {
         }
         fill_pointer(spec, "revisionHistoryLimit", 10);
         defaults::template(structure(spec, "template"));
+        // The served form always has the annotation.
+        let annotations = structure(structure(object, "metadata"), "annotations");
+        fill_pointer(annotations, TEMPLATE_GENERATION, "0");
     }
 
     fn prepare_create(&self, _cx: &Context<'_>, new: &mut Value) {

@@ -188,7 +188,8 @@ impl Change<'_> {
             out.push(Error::invalid(&path.child("terminating"), terminating, detail));
         }
         let ready = self.new.number("ready");
-        if (self.changed("ready") || self.changed("active")) && ready > self.new.number("active") {
+        let asked = self.new.has("ready") && (self.changed("ready") || self.changed("active"));
+        if asked && ready > self.new.number("active") {
             out.push(Error::invalid(&path.child("ready"), ready, "cannot set more ready pods than active"));
         }
     }

@@ -244,7 +244,12 @@ mod tests {
 
     use super::*;
 
-    const CX: Context<'static> = Context { namespace: "a", subresource: "", now: 0, user: "" };
+    const CX: Context<'static> = Context {
+        namespace: "a",
+        subresource: "",
+        now: 0,
+        user: crate::resources::Requester { name: "", uid: "", groups: &[], extra: None },
+    };
 
     fn claim(spec: Value, phase: &str) -> Value {
         let mut claim = json!({"metadata": {"name": "a", "namespace": "a", "resourceVersion": "1"},

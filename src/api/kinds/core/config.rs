@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::Value;
 use crate::field::{Error, Errors, Path};
-use crate::kinds::rules::decoded_len;
+use crate::kinds::rules::{self, decoded_len};
 use crate::kinds::view::{View, copy, fill, fill_pointer, items_mut, set, structure, unset};
 use crate::meta::check::{self, push_all};
 use crate::meta::names;
@@ -15,10 +15,8 @@ use crate::resources::{Context, Strategy};
 /// Most bytes that the values of a ConfigMap or Secret may have together.
 const MAX_SIZE: usize = 1024 * 1024;
 
-/// Metadata once more, as these kinds check a new object whole on update.
 fn whole(out: &mut Errors, new: &Value) {
-    out.extend(check::validate(new, true, &names::dns_subdomain));
-    check::kube_finalizers(out, new);
+    rules::whole_metadata(out, new, true, &names::dns_subdomain);
 }
 
 /// What an object marked as immutable may not change.
@@ -71,7 +69,8 @@ fn config_map(out: &mut Errors, new: &Value) {
         size += decoded_len(value);
     }
     if size > MAX_SIZE {
-        out.push(Error::too_long(&Path::new(""), MAX_SIZE));
+        // Upstream's path without a name.
+        out.push(Error::too_long(&Path::new("[]"), MAX_SIZE));
     }
 }
 

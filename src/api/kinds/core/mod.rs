@@ -17,5 +17,5 @@ pub use event::{Event, NewEvent};
 pub use limits::{LimitRange, ResourceQuota};
 pub use namespace::Namespace;
 pub use node::Node;
-pub use service::{Service, host_name, load_balancer_status};
+pub use service::{Service, cluster_ips, host_name, load_balancer_status};
 pub use volume::PersistentVolume;

@@ -179,6 +179,7 @@ fn drop_by_type(new: &mut Value, old: &Value) {
     unless_needed("allocateLoadBalancerNodePorts", is_balancer);
     unless_needed("loadBalancerClass", is_balancer);
     unless_needed("externalTrafficPolicy", externally_accessible);
+    unless_needed("internalTrafficPolicy", |spec| spec.text("type") != "ExternalName");
 }
 
 /// A whole Service; `old` is null for a new one.
@@ -300,7 +301,8 @@ fn affinity(out: &mut Errors, spec: &Value, path: &Path) {
     }
 }
 
-fn cluster_ips(out: &mut Errors, spec: &Value, old: &Value, path: &Path) {
+/// What is wrong with `clusterIP`, `clusterIPs`, `ipFamilies` and `ipFamilyPolicy` of a spec, beside what they were.
+pub fn cluster_ips(out: &mut Errors, spec: &Value, old: &Value, path: &Path) {
     if spec.text("type") == "ExternalName" {
         return;
     }

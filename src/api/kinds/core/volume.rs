@@ -258,8 +258,7 @@ fn capacity(out: &mut Errors, spec: &Value, path: &Path) {
         out.push(Error::required(path, ""));
     }
     if count > 1 || !spec.at("capacity").has("storage") {
-        let shown = if count == 0 { Value::Null } else { spec.at("capacity").clone() };
-        out.push(Error::not_supported(path, shown, &["storage"]));
+        out.push(Error::not_supported(path, spec.at("capacity").clone(), &["storage"]));
     }
     for (name, value) in spec.entries("capacity") {
         let path = path.key(name);
@@ -459,7 +458,12 @@ mod tests {
 
     use super::*;
 
-    const CX: Context<'static> = Context { namespace: "", subresource: "", now: 0, user: "" };
+    const CX: Context<'static> = Context {
+        namespace: "",
+        subresource: "",
+        now: 0,
+        user: crate::resources::Requester { name: "", uid: "", groups: &[], extra: None },
+    };
 
     #[test]
     fn a_label_may_get_its_new_name() {

@@ -17,7 +17,7 @@ pub mod options;
 pub mod prepare;
 mod probes;
 pub mod qos;
-mod resources;
+pub mod resources;
 pub mod scheduling;
 mod security;
 pub mod spec;
@@ -41,8 +41,8 @@ impl Strategy for Pod {
         defaults::pod(object);
     }
 
-    fn prepare_create(&self, _cx: &Context<'_>, new: &mut Value) {
-        prepare::create(new);
+    fn prepare_create(&self, cx: &Context<'_>, new: &mut Value) {
+        prepare::create(new, cx.now);
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {

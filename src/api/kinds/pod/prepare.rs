@@ -11,7 +11,7 @@ use crate::kinds::view::{View, copy, items_mut, set, some_mut, structure, unset}
 use crate::meta;
 
 /// A new pod: it is pending, whatever its maker says.
-pub fn create(pod: &mut Value) {
+pub fn create(pod: &mut Value, now: i64) {
     let class = qos::class(pod.at("spec"));
     set(pod, "status", json!({"phase": "Pending", "qosClass": class}));
     if let Some(spec) = some_mut(pod, "spec") {
@@ -22,7 +22,7 @@ pub fn create(pod: &mut Value) {
             "type": "PodScheduled",
             "status": "False",
             "lastProbeTime": null,
-            "lastTransitionTime": null,
+            "lastTransitionTime": meta::timestamp(now),
             "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
         });

@@ -21,7 +21,7 @@ mod set;
 mod tests;
 mod typed;
 
-pub use scale::{scale_to_parent, scale_to_subresource};
+pub use scale::{ReplicasPaths, scale_to_parent, scale_to_subresource};
 
 use crate::resources::Row;
 use crate::schema::{Facts, Type};

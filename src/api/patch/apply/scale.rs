@@ -64,3 +64,43 @@ pub fn scale_to_parent(parent: &Value, scale: &Value, api_version: &str, paths: 
     }
     managed::encode(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const PATHS: ReplicasPaths<'static> = &[("apps/v1", &["spec", "replicas"])];
+
+    fn entry(manager: &str, operation: &str, fields: Value) -> Value {
+        json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "time": "2026-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    #[test]
+    fn an_updater_of_the_scale_gets_an_entry_of_its_own() {
+        let parent = json!([entry("golden", "Update", json!({"f:spec": {"f:replicas": {}, "f:selector": {}}}))]);
+        let mut scale = scale_to_subresource(&parent, PATHS).expect("owners");
+        assert_eq!(scale[0]["apiVersion"], SCALE_VERSION);
+        scale[0]["subresource"] = "scale".into();
+        let after = scale_to_parent(&parent, &scale, "apps/v1", PATHS).expect("owners");
+        let of = |subresource: &str| {
+            let all = after.as_array().expect("a list");
+            all.iter().find(|e| e["subresource"].as_str().unwrap_or_default() == subresource).expect("an entry").clone()
+        };
+        assert_eq!(of("")["fieldsV1"], json!({"f:spec": {"f:selector": {}}}));
+        let want = json!({
+            "manager": "golden", "operation": "Update", "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:replicas": {}}}, "subresource": "scale",
+        });
+        assert_eq!(of("scale"), want);
+    }
+
+    #[test]
+    fn an_applier_keeps_its_share() {
+        let parent = json!([entry("m", "Apply", json!({"f:spec": {"f:replicas": {}}}))]);
+        let scale = scale_to_subresource(&parent, PATHS).expect("owners");
+        assert_eq!(scale_to_parent(&parent, &scale, "apps/v1", PATHS), Some(parent));
+    }
+}

@@ -240,7 +240,13 @@ pub(super) fn zero(facts: &Facts, ty: &Type, api_version: &str, kind: &str) -> V
 
 fn zero_fields(facts: &Facts, ty: &Type) -> Map {
     let mut out = Map::new();
-    for field in ty.fields.iter().filter(|f| !f.pointer && !f.omit_zero) {
+    for field in ty.fields.iter().filter(|f| !f.omit_zero) {
+        if field.pointer {
+            if !field.omit_empty {
+                out.insert(field.name.to_string(), Value::Null);
+            }
+            continue;
+        }
         // What is a structure in Go is there even when it may be left out empty.
         let value = match &field.shape {
             Shape::Struct(id) => zero_fields(facts, facts.at(*id)).into(),

@@ -134,7 +134,13 @@ pub fn object(
         return finish(accept, code, tree(&target, accept.media, object)?);
     }
     let own = object["kind"] == *row.kind && object["apiVersion"] == row.stored_api_version();
-    let printed = matches!(accept.shape, Shape::Table(_)).then(|| api::print::cells(row, &object));
+    let (group, kind) = group_kind(&object);
+    let columns = if own { api::print::columns(row) } else { api::print::columns_of(&group, &kind) };
+    let printed = matches!(accept.shape, Shape::Table(_)).then(|| match own {
+        true => api::print::cells(row, &object),
+        false => api::print::cells_of(&group, &kind, &object),
+    });
+    let revision = crate::registry::object::meta_text(&object, "resourceVersion").parse().unwrap_or_default();
     let view = if own { View::converted(&target, object)? } else { View::Made(object) };
     let content = match accept.shape {
         Shape::Whole => match view {
@@ -145,11 +151,19 @@ pub fn object(
         Shape::Metadata(meta) => view.partial(&target, meta)?,
         Shape::MetadataList(_) => return Err(not_a_list(&target)),
         Shape::Table(meta) => {
-            let table = Table::new(&target, meta, Include::read(req)?);
-            table.one(&target, &ListMeta::default(), &view, &printed.unwrap_or_default())?
+            let table = Table::with_columns(&columns, meta, Include::read(req)?);
+            let list = ListMeta { revision, ..ListMeta::default() };
+            table.one(&target, &list, &view, &printed.unwrap_or_default())?
         }
     };
     finish(accept, code, content)
+}
+
+/// Group and kind of an object, as it says itself.
+fn group_kind(object: &Value) -> (String, String) {
+    let text = |name: &str| object[name].as_str().unwrap_or_default();
+    let (group, _) = text("apiVersion").rsplit_once('/').unwrap_or_default();
+    (group.to_string(), text("kind").to_string())
 }
 
 /// `metadata` of a list.

@@ -53,7 +53,12 @@ pub(in crate::registry) struct Table {
 
 impl Table {
     pub(in crate::registry) fn new(target: &Target<'_>, meta: Meta, include: Include) -> Self {
-        let columns: Vec<String> = api::print::columns(target.row).iter().map(column).collect();
+        Self::with_columns(&api::print::columns(target.row), meta, include)
+    }
+
+    /// A table of a kind that is not the row's.
+    pub(super) fn with_columns(columns: &[Column], meta: Meta, include: Include) -> Self {
+        let columns: Vec<String> = columns.iter().map(column).collect();
         let columns = Bytes::from(format!("[{}]", columns.join(",")));
         Self { meta, include, columns, now: jiff::Timestamp::now().as_second() }
     }
@@ -155,7 +160,12 @@ impl Table {
             }
             api::codec::json::encode_any(&cell.at(self.now), out);
         }
-        out.extend_from_slice(b"],\"object\":");
+        out.push(b']');
+        if let Some(conditions) = view.conditions(target) {
+            out.extend_from_slice(b",\"conditions\":");
+            api::codec::json::encode_any(&conditions, out);
+        }
+        out.extend_from_slice(b",\"object\":");
         match self.include {
             Include::None => out.extend_from_slice(b"null"),
             Include::Object => view.object(target)?.iter().for_each(|piece| out.extend_from_slice(piece)),

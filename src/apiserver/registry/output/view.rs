@@ -135,6 +135,17 @@ impl<'e> View<'e> {
         }
     }
 
+    /// What its row in a table says beside the cells: only those of finished pods say something.
+    pub(super) fn conditions(&self, target: &Target<'_>) -> Option<Value> {
+        if *target.row.kind != *"Pod" || !target.row.group.is_empty() {
+            return None;
+        }
+        api::print::row_conditions(match self {
+            View::Kept(entry) | View::Converted(_, entry) => entry.field("status.phase").unwrap_or_default(),
+            View::Made(pod) => pod["status"]["phase"].as_str().unwrap_or_default(),
+        })
+    }
+
     /// The object as a tree, in the version of the request.
     pub(in crate::registry) fn tree(self) -> Result<Value, Status> {
         match self {
