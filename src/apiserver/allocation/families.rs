@@ -1,6 +1,5 @@
 //! Which addresses a Service gets: its families and the fields that must agree with them. All pure.
 
-use api::Value;
 use api::field::{Error, Errors, Path};
 
 use super::spec::{Family, Spec};
