@@ -7,8 +7,8 @@ use super::build::{cluster, namespaced};
 use super::{Plain, Row, Strategy};
 use crate::kinds::{
     admission as hooks, apps, autoscaling as scalers, batch, certificates as certs, coordination as leases,
-    core as cores, devices, discovery as slices, disruption, flowcontrol as flow, networking as net, pod, rbac as roles,
-    runtime, scheduling as priorities, storage as volumes,
+    core as cores, devices, discovery as slices, disruption, flowcontrol as flow, networking as net, pod,
+    rbac as roles, runtime, scheduling as priorities, storage as volumes,
 };
 
 const PROXY: &str = "create,delete,get,patch,update";
@@ -387,7 +387,10 @@ fn resource() -> Vec<Row> {
             .deprecated("v1alpha3", 36, Some(39), None)
             .status(),
         three(namespaced(G, "resourceclaims", "ResourceClaim", &devices::ResourceClaim).answers_deleted()).status(),
-        three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &devices::ResourceClaimTemplate).answers_deleted()),
+        three(
+            namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &devices::ResourceClaimTemplate)
+                .answers_deleted(),
+        ),
         cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain)
             .answers_deleted()
             .versions("v1alpha3")

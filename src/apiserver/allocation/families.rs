@@ -233,6 +233,7 @@ pub fn more_addresses(new: &Spec, old: &Spec) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::Value;
     use serde_json::json;
 
     fn spec(value: Value) -> Spec {

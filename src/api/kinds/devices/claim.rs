@@ -222,7 +222,8 @@ fn references(out: &mut Errors, of: &Value, known: &Names<'_>, path: &Path) {
 }
 
 fn reference(out: &mut Errors, text: &str, known: &Names<'_>, path: &Path) {
-    let detail = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+    let detail =
+        "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
     let segments: Vec<&str> = text.split('/').collect();
     if segments.len() > 2 {
         return out.push(Error::invalid(path, text, detail));

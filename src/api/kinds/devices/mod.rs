@@ -124,7 +124,11 @@ fn full_name(out: &mut Errors, text: &str, path: &Path) {
             attribute_domain(out, domain, path);
             identifier(out, name, path);
         }
-        _ => out.push(Error::invalid(path, text, "a fully qualified name must be a domain and a name separated by a slash")),
+        _ => out.push(Error::invalid(
+            path,
+            text,
+            "a fully qualified name must be a domain and a name separated by a slash",
+        )),
     }
 }
 
