@@ -16,6 +16,7 @@ pub mod claim;
 pub mod compute;
 pub mod coordination;
 pub mod core;
+pub mod devices;
 pub mod diff;
 pub mod discovery;
 pub mod disruption;

@@ -7,8 +7,8 @@ use super::build::{cluster, namespaced};
 use super::{Plain, Row, Strategy};
 use crate::kinds::{
     admission as hooks, apps, autoscaling as scalers, batch, certificates as certs, coordination as leases,
-    core as cores, discovery as slices, disruption, flowcontrol as flow, networking as net, pod, rbac as roles,
-    runtime, scheduling as priorities, storage as volumes,
+    core as cores, devices, discovery as slices, disruption, flowcontrol as flow, networking as net, pod,
+    rbac as roles, runtime, scheduling as priorities, storage as volumes,
 };
 
 const PROXY: &str = "create,delete,get,patch,update";
@@ -379,21 +379,24 @@ fn resource() -> Vec<Row> {
         )
     };
     vec![
-        three(cluster(G, "deviceclasses", "DeviceClass", &Plain).answers_deleted()),
+        three(cluster(G, "deviceclasses", "DeviceClass", &devices::DeviceClass).answers_deleted()),
         cluster(G, "devicetaintrules", "DeviceTaintRule", &Plain)
             .answers_deleted()
             .versions("v1beta2,v1alpha3")
             .stored("v1alpha3")
             .deprecated("v1alpha3", 36, Some(39), None)
             .status(),
-        three(namespaced(G, "resourceclaims", "ResourceClaim", &Plain).answers_deleted()).status(),
-        three(namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &Plain).answers_deleted()),
+        three(namespaced(G, "resourceclaims", "ResourceClaim", &devices::ResourceClaim).answers_deleted()).status(),
+        three(
+            namespaced(G, "resourceclaimtemplates", "ResourceClaimTemplate", &devices::ResourceClaimTemplate)
+                .answers_deleted(),
+        ),
         cluster(G, "resourcepoolstatusrequests", "ResourcePoolStatusRequest", &Plain)
             .answers_deleted()
             .versions("v1alpha3")
             .conditional()
             .status(),
-        three(cluster(G, "resourceslices", "ResourceSlice", &Plain).answers_deleted())
+        three(cluster(G, "resourceslices", "ResourceSlice", &devices::ResourceSlice).answers_deleted())
             .fields(&["spec.nodeName", "spec.driver"]),
     ]
 }

@@ -132,6 +132,6 @@ fn endpoints_warn_of_their_replacement() {
     let row = find("", "endpoints").unwrap();
     assert_eq!(
         row.deprecation("v1", true).unwrap(),
-        "v1 EndpointsList is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSliceList"
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
     );
 }

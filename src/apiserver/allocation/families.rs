@@ -1,6 +1,5 @@
 //! Which addresses a Service gets: its families and the fields that must agree with them. All pure.
 
-use api::Value;
 use api::field::{Error, Errors, Path};
 
 use super::spec::{Family, Spec};
@@ -234,6 +233,7 @@ pub fn more_addresses(new: &Spec, old: &Spec) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::Value;
     use serde_json::json;
 
     fn spec(value: Value) -> Spec {
