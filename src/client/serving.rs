@@ -92,9 +92,11 @@ mod tests {
     use kube::client::Body;
 
     async fn get(address: SocketAddr, path: &str) -> u16 {
-        let tls = tls::insecure_client(None, &["h2"]).unwrap();
+        let mut tls = (*tls::insecure_client(None, &["h2"]).unwrap()).clone();
+        // The connector chooses protocols itself.
+        tls.alpn_protocols.clear();
         let https = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(rustls::ClientConfig { alpn_protocols: Vec::new(), ..(*tls).clone() })
+            .with_tls_config(tls)
             .https_only()
             .enable_http1()
             .build();
