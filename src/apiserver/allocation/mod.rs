@@ -244,7 +244,10 @@ async fn take_ports(
             (0, None) if old.is_none() => spec.requested_node_port(port),
             (wanted, _) => wanted,
         };
-        if asked != 0 && (held.contains(&asked) || taken.ports.contains(&asked)) {
+        // A new Service shares a node port between ports of one number alone.
+        let shares =
+            if old.is_some() { held.contains(&asked) || taken.ports.contains(&asked) } else { same == Some(asked) };
+        if asked != 0 && shares {
             spec.ports[i].node_port = if wanted == 0 { asked } else { wanted };
             continue;
         }

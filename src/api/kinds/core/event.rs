@@ -17,6 +17,18 @@ pub struct Event;
 /// Events of `events.k8s.io`.
 pub struct NewEvent;
 
+/// Fields that selectors of `events.k8s.io` name, and what they are called in stored events.
+const SELECTABLE: [(&str, &str); 8] = [
+    ("regarding.kind", "involvedObject.kind"),
+    ("regarding.namespace", "involvedObject.namespace"),
+    ("regarding.name", "involvedObject.name"),
+    ("regarding.uid", "involvedObject.uid"),
+    ("regarding.apiVersion", "involvedObject.apiVersion"),
+    ("regarding.resourceVersion", "involvedObject.resourceVersion"),
+    ("regarding.fieldPath", "involvedObject.fieldPath"),
+    ("reportingController", "reportingComponent"),
+];
+
 /// What a field of stored events is called in `events.k8s.io`.
 const FIELDS: &[(&str, &str)] = &[
     ("involvedObject", "regarding"),
@@ -107,6 +119,10 @@ impl Strategy for NewEvent {
             }
         }
         out
+    }
+
+    fn field_alias<'a>(&self, field: &'a str) -> &'a str {
+        SELECTABLE.iter().find(|(new, _)| *new == field).map_or(field, |(_, stored)| stored)
     }
 
     fn selectable(&self, object: &Value, field: &str) -> String {
@@ -215,6 +231,8 @@ mod tests {
                    "deprecatedCount": 2, "reportingController": "c"})
         );
         assert_eq!(NewEvent.selectable(&stored, "regarding.name"), "p");
+        let row = crate::resources::find("events.k8s.io", "events").unwrap();
+        assert_eq!(row.field_label("v1", "regarding.kind"), Ok("involvedObject.kind"));
         NewEvent.convert(&mut object, "", "v1").unwrap();
         assert_eq!(object, stored);
     }
