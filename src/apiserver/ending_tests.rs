@@ -96,8 +96,15 @@ impl Client {
         let request = request.header("Host", "localhost").header("Authorization", "Bearer secret");
         let request = request.header("Content-Type", "application/json").body(body).expect("a request");
         match self {
-            Self::One(sender) => sender.send_request(request).await,
-            Self::Two(sender) => sender.send_request(request).await,
+            Self::One(sender) => {
+                // What came before may not be put away yet.
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Two(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
         }
     }
 
