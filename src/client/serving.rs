@@ -95,11 +95,7 @@ mod tests {
         let mut tls = (*tls::insecure_client(None, &["h2"]).unwrap()).clone();
         // The connector chooses protocols itself.
         tls.alpn_protocols.clear();
-        let https = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_only()
-            .enable_http1()
-            .build();
+        let https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().build();
         let client: Client<_, Body> = Client::builder(TokioExecutor::new()).build(https);
         let request = http::Request::get(format!("https://{address}{path}")).body(Body::empty()).unwrap();
         let answer = client.request(request).await.unwrap();
