@@ -8,6 +8,7 @@
 //! nothing behind, also when it fails. kubectl comes from the PATH; without it, or without etcd, a test says that it is
 //! skipped. Nothing sleeps where it can wait for what it wants to see.
 
+use std::cell::RefCell;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -20,6 +21,21 @@ use serde_json::Value;
 
 /// How long something may take to happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Probes until something is seen, and returns it.
+///
+/// # Panics
+/// When it is not seen in time; `what` says what was to be seen, and what was seen last.
+pub fn eventually<T>(what: impl Fn() -> String, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(seen) = probe() {
+            return seen;
+        }
+        assert!(Instant::now() < end, "{}", what());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
 
 /// Where the built programs are: beside the test, one folder up.
 pub fn program(name: &str) -> PathBuf {
@@ -225,11 +241,8 @@ impl Cluster {
     /// # Panics
     /// When it does not in time.
     pub fn until_fails(&self, args: &[&str]) {
-        let end = Instant::now() + PATIENCE;
-        while self.try_kubectl(args).ok {
-            assert!(Instant::now() < end, "kubectl {args:?} never failed");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let what = || format!("kubectl {args:?} never failed");
+        eventually(what, || (!self.try_kubectl(args).ok).then_some(()));
     }
 
     /// Polls kubectl until its output satisfies a condition.
@@ -237,15 +250,13 @@ impl Cluster {
     /// # Panics
     /// When it does not in time; with what it printed last.
     pub fn until(&self, args: &[&str], holds: impl Fn(&str) -> bool) -> String {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let printed = self.try_kubectl(args);
-            if printed.ok && holds(&printed.out) {
-                return printed.out;
-            }
-            assert!(Instant::now() < end, "kubectl {args:?} never showed it\n{}{}", printed.out, printed.err);
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let last = RefCell::new(String::new());
+        let what = || format!("kubectl {args:?} never showed it\n{}", last.borrow());
+        eventually(what, || {
+            let Printed { out, err, ok } = self.try_kubectl(args);
+            *last.borrow_mut() = format!("{out}{err}");
+            (ok && holds(&out)).then_some(out)
+        })
     }
 }
 
@@ -296,30 +307,8 @@ impl Beside {
     /// # Panics
     /// When it does not in time.
     pub fn until(&self, holds: impl Fn(&str) -> bool) -> String {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let shown = self.shown();
-            if holds(&shown) {
-                return shown;
-            }
-            assert!(Instant::now() < end, "never shown:\n{shown}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    /// Waits until it has ended; true when with 0.
-    ///
-    /// # Panics
-    /// When it does not end in time.
-    pub fn ended(&mut self) -> bool {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().expect("a child can be waited for") {
-                return status.success();
-            }
-            assert!(Instant::now() < end, "never ended:\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let what = || format!("never shown:\n{}", self.shown());
+        eventually(what, || Some(self.shown()).filter(|shown| holds(shown)))
     }
 }
 

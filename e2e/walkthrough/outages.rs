@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Instant;
 
-use e2e::{Cluster, PATIENCE, Printed, Steps};
+use e2e::{Cluster, Printed, Steps};
 
 use super::BUSYBOX;
 use super::workloads::{READY, web_pods};
@@ -60,11 +59,7 @@ pub fn kill(cluster: &Cluster, id: &str) {
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}: never seen");
-        std::thread::sleep(std::time::Duration::from_millis(200));
-    }
+    e2e::eventually(|| format!("{what}: never seen"), || holds().then_some(()));
 }
 
 fn without_the_api_server(cluster: &Cluster) {
