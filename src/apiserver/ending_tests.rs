@@ -1,7 +1,6 @@
 //! The end of the server: what clients see between the signal and the last byte.
 
 use std::convert::Infallible;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -135,17 +134,13 @@ async fn ready(port: u16, alpn: &str) -> Client {
     within("ready", attempts).await
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
-}
-
 const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true&resourceVersion=0";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_end_is_announced_watches_end_and_what_runs_is_finished() {
     let Some(etcd) = store::testing::Server::start() else { return };
     base::tls::install();
-    let (folder, port, shutdown) = (Folder::new(), free_port(), Shutdown::new());
+    let (folder, port, shutdown) = (Folder::new(), store::testing::free_port(), Shutdown::new());
     let options = options(&etcd.url(), &folder.0, port, &["--shutdown-delay-duration=2s"]);
     let server = tokio::spawn(crate::run::run(options, shutdown.clone()));
     let mut two = ready(port, "h2").await;

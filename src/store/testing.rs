@@ -108,7 +108,11 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that nobody listened on a moment ago.
+///
+/// # Panics
+/// When there is none.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()
 }

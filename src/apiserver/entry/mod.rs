@@ -21,7 +21,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use api::Value;
-use api::resources::{Row, Scope};
+use api::resources::Row;
 use api::selector::Labelled;
 use api::status::Status;
 use bytes::Bytes;
@@ -269,11 +269,9 @@ pub fn resource_prefix(etcd_prefix: &str, row: &Row) -> String {
     format!("{etcd_prefix}/{}/", row.storage)
 }
 
-/// `/registry/pods/default/web` (or `/registry/nodes/n1`): where an object is stored. What is not in a namespace ignores
-/// it: the path of a Namespace counts as one within it, too.
+/// `/registry/pods/default/web` (or `/registry/nodes/n1`): where an object is stored.
 pub fn key(etcd_prefix: &str, row: &Row, namespace: &str, name: &str) -> String {
     match namespace {
-        _ if row.scope == Scope::Cluster => format!("{etcd_prefix}/{}/{name}", row.storage),
         "" => format!("{etcd_prefix}/{}/{name}", row.storage),
         _ => format!("{etcd_prefix}/{}/{namespace}/{name}", row.storage),
     }

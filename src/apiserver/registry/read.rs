@@ -105,7 +105,6 @@ impl<'a> List<'a> {
         let resource = entry::resource_prefix(&api.settings.etcd_prefix, row);
         let prefix = match &*req.info.namespace {
             "" => resource.clone(),
-            _ if row.scope == Scope::Cluster => resource.clone(),
             namespace => format!("{resource}{namespace}/"),
         };
         let token = match &*options.token {
