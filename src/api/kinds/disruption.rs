@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::kinds::view::{View, set};
-use crate::kinds::{internal, rules, workload};
+use crate::kinds::{halves, internal, rules, workload};
 use crate::meta::check::{self, SelectorOptions};
 use crate::resources::{Context, Strategy};
 
@@ -22,7 +22,7 @@ impl Strategy for PodDisruptionBudget {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        workload::split(cx, new, old);
+        halves::split(cx, new, old);
     }
 
     fn checks_meta(&self, _update: bool) -> bool {
@@ -53,7 +53,7 @@ impl Strategy for PodDisruptionBudget {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+        halves::reset(subresource)
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::LazyLock;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::kinds::view::{View, copy, fill, fill_pointer, set, some_mut, structure};
-use crate::kinds::{internal, rules};
+use crate::kinds::{halves, internal, rules};
 use crate::meta::check::push_all;
-use crate::meta::{self, names};
+use crate::meta::names;
 use crate::resources::{Context, Strategy};
 
 /// Largest precedence of a schema, which is the last.
@@ -30,15 +30,6 @@ pub fn defaults() -> &'static Value {
 fn fixed(plural: &str, name: &str) -> Option<&'static Value> {
     let known = defaults().items(plural).iter().find(|item| item.text("name") == name);
     known.filter(|_| ["exempt", "catch-all"].contains(&name)).map(|item| item.at("spec"))
-}
-
-fn split(cx: &Context<'_>, new: &mut Value, old: &Value) {
-    if cx.subresource == "status" {
-        copy(new, old, "spec");
-        meta::keep_all(new, old);
-    } else {
-        copy(new, old, "status");
-    }
 }
 
 fn conditions(out: &mut Errors, new: &Value) {
@@ -68,7 +59,7 @@ impl Strategy for FlowSchema {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        split(cx, new, old);
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn checks_meta(&self, update: bool) -> bool {
@@ -103,7 +94,7 @@ impl Strategy for FlowSchema {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["metadata"], &["spec"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 
@@ -285,7 +276,7 @@ impl Strategy for PriorityLevel {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        split(cx, new, old);
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn checks_meta(&self, update: bool) -> bool {
@@ -325,7 +316,7 @@ impl Strategy for PriorityLevel {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["metadata"], &["spec"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

@@ -21,6 +21,7 @@ pub mod diff;
 pub mod discovery;
 pub mod disruption;
 pub mod flowcontrol;
+pub mod halves;
 pub mod image;
 pub mod internal;
 pub mod ip;

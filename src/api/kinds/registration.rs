@@ -4,6 +4,7 @@ use serde_json::json;
 
 use crate::Value;
 use crate::field::{Error, Errors, Path, quote};
+use crate::kinds::halves;
 use crate::kinds::rules;
 use crate::kinds::view::{View, copy, fill_pointer, set, some_mut, structure};
 use crate::meta::check::push_all;
@@ -69,7 +70,7 @@ impl Strategy for ApiService {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"], &["metadata"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

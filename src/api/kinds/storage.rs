@@ -6,8 +6,8 @@ use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::kinds::core::volume;
 use crate::kinds::pod::warnings;
-use crate::kinds::view::{View, copy, fill_pointer, is_zero, set, structure, unset};
-use crate::kinds::{internal, rules};
+use crate::kinds::view::{View, fill_pointer, is_zero, set, structure, unset};
+use crate::kinds::{halves, internal, rules};
 use crate::meta;
 use crate::meta::check::{self, SelectorOptions, push_all};
 use crate::meta::names;
@@ -390,12 +390,7 @@ impl Strategy for VolumeAttachment {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        if cx.subresource == "status" {
-            copy(new, old, "spec");
-            meta::keep_all(new, old);
-        } else {
-            copy(new, old, "status");
-        }
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -420,7 +415,7 @@ impl Strategy for VolumeAttachment {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["metadata"], &["spec"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

@@ -1,10 +1,10 @@
 //! What the kinds have in common that make pods out of a template.
 
-use super::internal;
 use super::pod::options::Options;
 use super::pod::{self, prepare_template};
 use super::rules;
-use super::view::{View, copy, set};
+use super::view::{View, set};
+use super::{halves, internal};
 use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::meta::check;
@@ -23,18 +23,9 @@ pub fn create(new: &mut Value) {
     prepare_template(new.get_mut("spec").and_then(|spec| spec.get_mut("template")), None);
 }
 
-/// An update of the object keeps the status, one of the status keeps the spec.
-pub fn split(cx: &Context<'_>, new: &mut Value, old: &Value) {
-    if cx.subresource == "status" {
-        copy(new, old, "spec");
-    } else {
-        copy(new, old, "status");
-    }
-}
-
-/// [`split`], and nothing new of features that are off.
+/// [`halves::split`], and nothing new of features that are off.
 pub fn update(cx: &Context<'_>, new: &mut Value, old: &Value) {
-    split(cx, new, old);
+    halves::split(cx, new, old);
     if cx.subresource != "status" {
         let template = new.get_mut("spec").and_then(|spec| spec.get_mut("template"));
         prepare_template(template, Some(old.at("spec").at("template")));

@@ -6,9 +6,10 @@ use super::matching::{self, FAILURE_POLICIES, REINVOCATION_POLICIES};
 use super::name_warnings;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
+use crate::kinds::halves;
 use crate::kinds::rules;
-use crate::kinds::view::{View, copy, fill_pointer, set, some_mut, structure};
-use crate::meta::{self, names};
+use crate::kinds::view::{View, fill_pointer, set, some_mut, structure};
+use crate::meta::names;
 use crate::resources::{Context, Strategy};
 
 /// Most annotations for the audit log that a policy may make, and most bytes of the expression of one.
@@ -129,12 +130,7 @@ impl Strategy for ValidatingPolicy {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        if cx.subresource == "status" {
-            copy(new, old, "spec");
-            meta::keep_all(new, old);
-        } else {
-            copy(new, old, "status");
-        }
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn checks_meta(&self, update: bool) -> bool {
@@ -167,7 +163,7 @@ impl Strategy for ValidatingPolicy {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"], &["metadata"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

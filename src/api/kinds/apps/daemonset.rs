@@ -5,7 +5,7 @@ use crate::field::{Error, Errors, Path};
 use crate::kinds::pod::{self, defaults};
 use crate::kinds::view::{View, fill, fill_pointer, set, structure};
 use crate::kinds::workload::{self, amount, spec_path};
-use crate::kinds::{internal, rules};
+use crate::kinds::{halves, internal, rules};
 use crate::meta::check;
 use crate::resources::{Context, Strategy};
 use crate::selector::LabelSelector;
@@ -74,11 +74,7 @@ impl Strategy for DaemonSet {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

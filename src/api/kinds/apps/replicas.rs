@@ -2,6 +2,7 @@
 
 use crate::Value;
 use crate::field::{Error, Errors};
+use crate::kinds::halves;
 use crate::kinds::pod::{self, defaults};
 use crate::kinds::rules;
 use crate::kinds::view::{View, fill_pointer, set, structure};
@@ -23,14 +24,6 @@ const BOUNDS: &[(&str, &str, &str)] = &[
     ("availableReplicas", "replicas", "status.replicas"),
     ("availableReplicas", "readyReplicas", "readyReplicas"),
 ];
-
-fn reset(subresource: &str) -> &'static [&'static [&'static str]] {
-    match subresource {
-        "" => &[&["status"]],
-        "status" => &[&["spec"]],
-        _ => &[],
-    }
-}
 
 fn warnings(cx: &Context<'_>, new: &Value, old: Option<&Value>) -> Vec<String> {
     let look = cx.subresource != "status" && old.is_none_or(|old| workload::generation_grew(new, old));
@@ -94,7 +87,7 @@ impl Strategy for ReplicaSet {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        reset(subresource)
+        halves::reset(subresource)
     }
 }
 
@@ -163,7 +156,7 @@ impl Strategy for ReplicationController {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        reset(subresource)
+        halves::reset(subresource)
     }
 
     fn default_propagation(&self) -> Propagation {

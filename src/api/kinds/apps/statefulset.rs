@@ -8,7 +8,7 @@ use crate::kinds::pod::options::Options;
 use crate::kinds::pod::{self, defaults};
 use crate::kinds::view::{View, copy, fill, fill_pointer, items_mut, set, some_mut, structure, unset};
 use crate::kinds::workload::{self, amount, spec_path};
-use crate::kinds::{claim, internal, rules};
+use crate::kinds::{claim, halves, internal, rules};
 use crate::meta::check;
 use crate::meta::names;
 use crate::resources::{Context, Strategy};
@@ -101,11 +101,7 @@ impl Strategy for StatefulSet {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::kinds::view::{View, fill_pointer, is_zero, set, some_mut, structure};
-use crate::kinds::{rules, workload};
+use crate::kinds::{halves, rules};
 use crate::resources::{Context, Strategy};
 use crate::status::Status;
 
@@ -43,7 +43,7 @@ impl Strategy for HorizontalPodAutoscaler {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        workload::split(cx, new, old);
+        halves::split(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -64,7 +64,7 @@ impl Strategy for HorizontalPodAutoscaler {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+        halves::reset(subresource)
     }
 
     fn convert(&self, object: &mut Value, _group: &str, to: &str) -> Result<(), Status> {

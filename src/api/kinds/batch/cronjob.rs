@@ -4,6 +4,7 @@ use super::job;
 use super::schedule::Schedule;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
+use crate::kinds::halves;
 use crate::kinds::pod::options::Options;
 use crate::kinds::pod::prepare_template;
 use crate::kinds::rules;
@@ -30,7 +31,7 @@ impl Strategy for CronJob {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        workload::split(cx, new, old);
+        halves::split(cx, new, old);
         if cx.subresource != "status" {
             prepare_template(new.pointer_mut("/spec/jobTemplate/spec/template"), Some(template(old)));
         }
@@ -81,11 +82,7 @@ impl Strategy for CronJob {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

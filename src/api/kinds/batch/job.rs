@@ -9,7 +9,7 @@ use crate::kinds::pod::options::Options;
 use crate::kinds::pod::{self, defaults};
 use crate::kinds::view::{View, copy, fill, fill_pointer, items_mut, set, some_mut, structure, unset};
 use crate::kinds::workload::{self, spec_path};
-use crate::kinds::{internal, rules};
+use crate::kinds::{halves, internal, rules};
 use crate::meta::check::{self, push_all};
 use crate::meta::names;
 use crate::resources::{Context, Propagation, Strategy};
@@ -78,11 +78,7 @@ impl Strategy for Job {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 
     fn default_propagation(&self) -> Propagation {

@@ -8,7 +8,7 @@ use crate::field::{Error, Errors, Path};
 use crate::kinds::claim::{self, Options};
 use crate::kinds::pod::{defaults, warnings};
 use crate::kinds::view::{View, copy, fill, set, some_mut, structure, unset};
-use crate::kinds::{compute, diff, internal, rules};
+use crate::kinds::{compute, diff, halves, internal, rules};
 use crate::meta::check::push_all;
 use crate::meta::{self, check, names};
 use crate::resources::{Context, Strategy};
@@ -81,7 +81,7 @@ impl Strategy for PersistentVolumeClaim {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+        halves::reset(subresource)
     }
 }
 

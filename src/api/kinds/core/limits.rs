@@ -8,7 +8,7 @@ use crate::kinds::compute;
 use crate::kinds::pod::defaults::resource_list;
 use crate::kinds::rules::quantity;
 use crate::kinds::view::{View, fill_pointer, items_mut, set, some_mut, structure};
-use crate::kinds::{internal, workload};
+use crate::kinds::{halves, internal};
 use crate::meta::check::{self, push_all};
 use crate::meta::names;
 use crate::quantity::Quantity;
@@ -179,7 +179,7 @@ impl Strategy for ResourceQuota {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        workload::split(cx, new, old);
+        halves::split(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -225,11 +225,7 @@ impl Strategy for ResourceQuota {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::field::{Error, Errors, Path, quote};
 use crate::kinds::pod::defaults::resource_list;
 use crate::kinds::pod::scheduling::EFFECTS;
 use crate::kinds::view::{View, copy, set, some_mut, unset};
-use crate::kinds::{compute, internal, ip, rules};
+use crate::kinds::{compute, halves, internal, ip, rules};
 use crate::meta::check;
 use crate::meta::names;
 use crate::resources::{Context, Strategy};
@@ -90,11 +90,7 @@ impl Strategy for Node {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

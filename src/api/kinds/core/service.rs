@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::Value;
 use crate::field::{Error, Errors, Path};
 use crate::kinds::view::{View, copy, fill, fill_pointer, items_mut, set, some_mut, structure, unset};
-use crate::kinds::{internal, ip, rules};
+use crate::kinds::{halves, internal, ip, rules};
 use crate::meta::check;
 use crate::meta::names;
 use crate::resources::{Context, Strategy};
@@ -113,11 +113,7 @@ impl Strategy for Service {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        match subresource {
-            "" => &[&["status"]],
-            "status" => &[&["spec"]],
-            _ => &[],
-        }
+        halves::reset(subresource)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::kinds::claim::{VOLUME_MODES, access_modes};
 use crate::kinds::pod::volumes::{self, Rule};
 use crate::kinds::pod::{defaults, scheduling, warnings};
 use crate::kinds::view::{View, copy, fill, fill_pointer, set, some_mut, structure, unset};
-use crate::kinds::{compute, diff, internal, rules};
+use crate::kinds::{compute, diff, halves, internal, rules};
 use crate::meta::check::push_all;
 use crate::meta::{self, check, names};
 use crate::resources::{Context, Strategy};
@@ -194,7 +194,7 @@ impl Strategy for PersistentVolume {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+        halves::reset(subresource)
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{MAX_ITEMS, by_name, configuration, each, each_once, full_name, itself, selectors};
 use crate::Value;
 use crate::field::{Error, Errors, Path};
-use crate::kinds::view::{View, copy, fill, items_mut, set, some_mut, structure};
-use crate::kinds::{internal, rules};
+use crate::kinds::view::{View, fill, items_mut, set, some_mut, structure};
+use crate::kinds::{halves, internal, rules};
 use crate::meta::check;
-use crate::meta::{self, names};
+use crate::meta::names;
 use crate::resources::{Context, Strategy};
 
 /// Most alternatives of a request.
@@ -29,12 +29,7 @@ impl Strategy for ResourceClaim {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        if cx.subresource == "status" {
-            copy(new, old, "spec");
-            meta::keep_all(new, old);
-        } else {
-            copy(new, old, "status");
-        }
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -58,7 +53,7 @@ impl Strategy for ResourceClaim {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["metadata"], &["spec"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

@@ -2,10 +2,10 @@
 
 use crate::Value;
 use crate::field::{Error, Errors, Path};
-use crate::kinds::view::{View, copy, unset};
-use crate::kinds::{internal, ip, rules};
+use crate::kinds::view::{View, unset};
+use crate::kinds::{halves, internal, ip, rules};
 use crate::meta::check;
-use crate::meta::{self, names};
+use crate::meta::names;
 use crate::resources::{Context, Strategy};
 
 /// Ranges of addresses for Services.
@@ -17,12 +17,7 @@ impl Strategy for ServiceCidr {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        if cx.subresource == "status" {
-            copy(new, old, "spec");
-            meta::keep_all(new, old);
-        } else {
-            copy(new, old, "status");
-        }
+        halves::split_with_metadata(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -55,7 +50,7 @@ impl Strategy for ServiceCidr {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["metadata"], &["spec"]] } else { &[&["status"]] }
+        halves::reset_with_metadata(subresource)
     }
 }
 

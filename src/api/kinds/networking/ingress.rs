@@ -4,7 +4,7 @@ use crate::Value;
 use crate::field::{Error, Errors, Path, quote};
 use crate::kinds::core::host_name;
 use crate::kinds::view::{View, set};
-use crate::kinds::{ip, rules, workload};
+use crate::kinds::{halves, ip, rules};
 use crate::meta::check::push_all;
 use crate::meta::names;
 use crate::resources::{Context, Strategy};
@@ -48,7 +48,7 @@ impl Strategy for Ingress {
     }
 
     fn prepare_update(&self, cx: &Context<'_>, new: &mut Value, old: &Value) {
-        workload::split(cx, new, old);
+        halves::split(cx, new, old);
     }
 
     fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
@@ -97,7 +97,7 @@ impl Strategy for Ingress {
     }
 
     fn reset_fields(&self, subresource: &str) -> &'static [&'static [&'static str]] {
-        if subresource == "status" { &[&["spec"]] } else { &[&["status"]] }
+        halves::reset(subresource)
     }
 }
 
