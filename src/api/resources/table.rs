@@ -318,11 +318,19 @@ fn admissionregistration() -> Vec<Row> {
     };
     vec![
         mutating("mutatingadmissionpolicies", "MutatingAdmissionPolicy", &hooks::MutatingPolicy),
-        mutating("mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", &hooks::MutatingBinding),
-        row("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &hooks::MutatingWebhooks),
+        mutating(
+            "mutatingadmissionpolicybindings",
+            "MutatingAdmissionPolicyBinding",
+            &hooks::Binding { mutating: true },
+        ),
+        row("mutatingwebhookconfigurations", "MutatingWebhookConfiguration", &hooks::Webhooks { mutating: true }),
         row("validatingadmissionpolicies", "ValidatingAdmissionPolicy", &hooks::ValidatingPolicy).status(),
-        row("validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", &hooks::ValidatingBinding),
-        row("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &hooks::ValidatingWebhooks),
+        row(
+            "validatingadmissionpolicybindings",
+            "ValidatingAdmissionPolicyBinding",
+            &hooks::Binding { mutating: false },
+        ),
+        row("validatingwebhookconfigurations", "ValidatingWebhookConfiguration", &hooks::Webhooks { mutating: false }),
     ]
 }
 

@@ -76,51 +76,39 @@ fn actions(out: &mut Errors, spec: &Value, path: &Path) {
     }
 }
 
-macro_rules! strategy {
-    ($(#[$doc:meta])* $name:ident, $mutating:expr) => {
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Strategy for $name {
-            fn default(&self, object: &mut Value) {
-                default(object);
-            }
-
-            fn checks_meta(&self, update: bool) -> bool {
-                !update
-            }
-
-            fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
-                let mut out = Errors::new();
-                binding(&mut out, new.at("spec"), $mutating);
-                out
-            }
-
-            fn validate_update(&self, cx: &Context<'_>, new: &Value, _old: &Value) -> Errors {
-                let mut out = Errors::new();
-                rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-                out.extend(self.validate_create(cx, new));
-                out
-            }
-
-            fn warnings(&self, _cx: &Context<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-                name_warnings(new)
-            }
-
-            fn has_generation(&self) -> bool {
-                true
-            }
-        }
-    };
+/// Bindings of admission policies.
+pub struct Binding {
+    /// The policies change objects; else they judge.
+    pub mutating: bool,
 }
 
-strategy!(
-    /// Bindings of policies that change objects.
-    MutatingBinding,
-    true
-);
-strategy!(
-    /// Bindings of policies that judge.
-    ValidatingBinding,
-    false
-);
+impl Strategy for Binding {
+    fn default(&self, object: &mut Value) {
+        default(object);
+    }
+
+    fn checks_meta(&self, update: bool) -> bool {
+        !update
+    }
+
+    fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
+        let mut out = Errors::new();
+        binding(&mut out, new.at("spec"), self.mutating);
+        out
+    }
+
+    fn validate_update(&self, cx: &Context<'_>, new: &Value, _old: &Value) -> Errors {
+        let mut out = Errors::new();
+        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
+        out.extend(self.validate_create(cx, new));
+        out
+    }
+
+    fn warnings(&self, _cx: &Context<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+}

@@ -7,9 +7,9 @@ mod matching;
 mod policy;
 mod webhook;
 
-pub use binding::{MutatingBinding, ValidatingBinding};
+pub use binding::Binding;
 pub use policy::{MutatingPolicy, ValidatingPolicy};
-pub use webhook::{MutatingWebhooks, ValidatingWebhooks};
+pub use webhook::Webhooks;
 
 use crate::Value;
 use crate::field::quote;

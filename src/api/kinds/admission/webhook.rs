@@ -142,51 +142,39 @@ fn versions(out: &mut Errors, hook: &Value, known: bool, path: &Path) {
     }
 }
 
-macro_rules! strategy {
-    ($(#[$doc:meta])* $name:ident, $mutating:expr) => {
-        $(#[$doc])*
-        pub struct $name;
-
-        impl Strategy for $name {
-            fn default(&self, object: &mut Value) {
-                default(object, $mutating);
-            }
-
-            fn checks_meta(&self, update: bool) -> bool {
-                !update
-            }
-
-            fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
-                let mut out = Errors::new();
-                all(&mut out, new, Demands::ALL);
-                out
-            }
-
-            fn validate_update(&self, _cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
-                let mut out = Errors::new();
-                rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-                all(&mut out, new, Demands::of(new, old));
-                out
-            }
-
-            fn warnings(&self, _cx: &Context<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
-                name_warnings(new)
-            }
-
-            fn has_generation(&self) -> bool {
-                true
-            }
-        }
-    };
+/// Configurations of webhooks.
+pub struct Webhooks {
+    /// They may change objects; else they only judge.
+    pub mutating: bool,
 }
 
-strategy!(
-    /// Webhooks that may change objects.
-    MutatingWebhooks,
-    true
-);
-strategy!(
-    /// Webhooks that only judge.
-    ValidatingWebhooks,
-    false
-);
+impl Strategy for Webhooks {
+    fn default(&self, object: &mut Value) {
+        default(object, self.mutating);
+    }
+
+    fn checks_meta(&self, update: bool) -> bool {
+        !update
+    }
+
+    fn validate_create(&self, _cx: &Context<'_>, new: &Value) -> Errors {
+        let mut out = Errors::new();
+        all(&mut out, new, Demands::ALL);
+        out
+    }
+
+    fn validate_update(&self, _cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
+        let mut out = Errors::new();
+        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
+        all(&mut out, new, Demands::of(new, old));
+        out
+    }
+
+    fn warnings(&self, _cx: &Context<'_>, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        name_warnings(new)
+    }
+
+    fn has_generation(&self) -> bool {
+        true
+    }
+}
