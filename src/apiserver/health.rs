@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::health::{Checks, Flag, check};
+use base::health::{Check, Checks, Flag, check};
 use base::shutdown::Shutdown;
+use tokio::sync::Mutex;
 
 /// The three endpoints.
 pub struct Health {
@@ -91,18 +92,9 @@ impl Health {
         draining: &Shutdown,
     ) -> Self {
         let hooks = Hooks::new();
-        let etcd = |timeout: Duration| {
-            let store = store.clone();
-            check(move || {
-                let store = store.clone();
-                async move {
-                    match tokio::time::timeout(timeout, store.revision()).await {
-                        Ok(answer) => answer.map(|_| ()).map_err(|e| format!("error getting data from etcd: {e}")),
-                        Err(_) => Err("error getting data from etcd: context deadline exceeded".to_string()),
-                    }
-                }
-            })
-        };
+        let etcd_lives = etcd(store, live_timeout);
+        // With one patience for both, one question to etcd answers both.
+        let etcd_ready = if ready_timeout == live_timeout { etcd_lives.clone() } else { etcd(store, ready_timeout) };
         let fine = || check(|| std::future::ready(Ok(())));
         let draining = draining.clone();
         let shutdown = check(move || {
@@ -123,20 +115,71 @@ impl Health {
             })
         };
         let alive = || Checks::new().with("log", fine()).with("loopback-serving-certificate", fine());
-        let ready = Checks::new().with("log", fine()).with("etcd", etcd(live_timeout));
-        let ready = ready.with("etcd-readiness", etcd(ready_timeout)).with("informer-sync", fine());
+        let ready = Checks::new().with("log", fine()).with("etcd", etcd_lives.clone());
+        let ready = ready.with("etcd-readiness", etcd_ready).with("informer-sync", fine());
         Self {
-            healthz: with_hooks(alive().with("etcd", etcd(live_timeout)), Duration::ZERO),
-            livez: with_hooks(alive().with("etcd", etcd(live_timeout)), grace),
+            healthz: with_hooks(alive().with("etcd", etcd_lives.clone()), Duration::ZERO),
+            livez: with_hooks(alive().with("etcd", etcd_lives), grace),
             readyz: with_hooks(ready, Duration::ZERO).with("shutdown", shutdown),
             hooks,
         }
     }
 }
 
+/// Does etcd answer within `timeout`? It is asked at most once in half that time, as upstream does.
+fn etcd(store: &Arc<dyn store::Store>, timeout: Duration) -> Check {
+    let store = store.clone();
+    let ask = check(move || {
+        let store = store.clone();
+        async move {
+            match tokio::time::timeout(timeout, store.revision()).await {
+                Ok(answer) => answer.map(|_| ()).map_err(|e| format!("error getting data from etcd: {e}")),
+                Err(_) => Err("error getting data from etcd: context deadline exceeded".to_string()),
+            }
+        }
+    });
+    at_most_every(timeout / 2, ask)
+}
+
+/// The check, made no more often than `every`: whoever asks sooner, or meanwhile, gets the last answer.
+fn at_most_every(every: Duration, ask: Check) -> Check {
+    let last: Arc<Mutex<Option<(Instant, Result<(), String>)>>> = Arc::default();
+    check(move || {
+        let (ask, last) = (ask.clone(), last.clone());
+        async move {
+            let mut last = last.lock().await;
+            if let Some((at, answer)) = &*last
+                && at.elapsed() < every
+            {
+                return answer.clone();
+            }
+            let asked = Instant::now();
+            let answer = ask().await;
+            *last = Some((asked, answer.clone()));
+            answer
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn whoever_asks_again_too_soon_gets_the_last_answer() {
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let counter = asked.clone();
+        let count = check(move || {
+            let n = counter.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::future::ready(if n == 0 { Err("not yet".to_string()) } else { Ok(()) })
+        });
+        let (rare, always) =
+            (at_most_every(Duration::from_secs(3600), count.clone()), at_most_every(Duration::ZERO, count));
+        assert_eq!(futures::join!(rare(), rare()), (Err("not yet".into()), Err("not yet".into())));
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!((always().await, always().await), (Ok(()), Ok(())));
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn names_and_order_are_upstreams() {

@@ -35,6 +35,8 @@ use tokio::sync::{Notify, mpsc};
 const RELIST: Duration = Duration::from_secs(1);
 /// How often leftovers are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
+/// How often directories and groups are looked through although nothing is known to have changed.
+const LOOK_ANYWAY: Duration = Duration::from_secs(60);
 
 /// What others may ask of the kubelet.
 #[derive(Debug)]
@@ -62,6 +64,9 @@ pub struct Kubelet {
     waiting: Vec<Arc<Pod>>,
     manifests_read: bool,
     has_manifests: bool,
+    /// Something has changed, or was left over, since leftovers were last looked for.
+    unclean: bool,
+    cleaned: Instant,
     /// When the runtime was last listed successfully.
     pub listed: Arc<RwLock<Option<Instant>>>,
     relist_now: Arc<Notify>,
@@ -96,6 +101,8 @@ impl Kubelet {
             waiting: Vec::new(),
             manifests_read: false,
             has_manifests: false,
+            unclean: true,
+            cleaned: Instant::now(),
             listed: Arc::default(),
             relist_now: Arc::default(),
         }
@@ -123,7 +130,7 @@ impl Kubelet {
                 () = shutdown.cancelled() => return,
                 _ = relist.tick() => self.relist().await,
                 () = relist_now.notified() => self.relist().await,
-                _ = housekeeping.tick() => self.clean_up().await,
+                _ = housekeeping.tick() => self.clean_up(),
                 Some(pods) = next(&mut manifests) => self.manifests(pods),
                 Some(change) = changes.recv() => self.api_change(change),
                 Some(uid) = finished.recv() => self.finished(&uid),
@@ -148,6 +155,7 @@ impl Kubelet {
         };
         let now = glance(sandboxes, containers);
         for uid in changed(&self.glances, &now) {
+            self.unclean = true;
             self.workers.wake(&uid);
         }
         self.glances = now;
@@ -189,6 +197,7 @@ impl Kubelet {
 
     fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
         self.manifests_read = true;
+        self.unclean = true;
         let wanted: HashSet<&str> = pods.iter().map(|pod| pods::uid(pod)).collect();
         let gone: Vec<Arc<Pod>> =
             self.table.all().into_iter().filter(|pod| is_static(pod) && !wanted.contains(pods::uid(pod))).collect();
@@ -207,6 +216,7 @@ impl Kubelet {
     }
 
     fn api_change(&mut self, change: Change<Pod>) {
+        self.unclean = true;
         match change {
             Change::Added(pod) => self.api_pod(pod),
             Change::Updated(old, new) if pods::uid(&old) != pods::uid(&new) => {
@@ -386,6 +396,7 @@ impl Kubelet {
 
     /// A worker is through: nothing of its pod is left on the node.
     fn finished(&mut self, uid: &str) {
+        self.unclean = true;
         if self.table.get(uid).is_none() {
             self.workers.forget(uid);
             self.forget(uid);
@@ -414,37 +425,13 @@ impl Kubelet {
     }
 
     /// Removes what belongs to no pod: directories, groups, statuses.
-    async fn clean_up(&mut self) {
+    fn clean_up(&mut self) {
         if !self.sources_ready() || self.listed.read().is_none() {
             return;
         }
-        let in_api = self.in_api();
-        let known = |uid: &String| {
-            in_api.contains(uid)
-                || self.table.get(uid).is_some()
-                || self.workers.stage(uid).is_some()
-                || self.glances.get(uid).is_some_and(|glance| glance.sandboxes.values().any(|ready| *ready))
-        };
-        let root = self.ctx.volumes.root();
-        let dirs = std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten();
-        let uids = dirs.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        for uid in uids.filter(|uid| !known(uid)) {
-            if let Err(error) = self.ctx.volumes.teardown(&uid) {
-                tracing::warn!(dir = %pod_dir(root, &uid).display(), %error, "can't remove the directory of a pod that is gone");
-            }
-        }
-        if let Some(groups) = &self.ctx.cgroups {
-            for uid in groups.pods().into_iter().filter(|uid| !known(uid)) {
-                if let Err(error) = groups.remove(&uid) {
-                    tracing::warn!(uid, %error, "can't remove the control groups of a pod that is gone");
-                }
-            }
-            let burstable = self.table.all().into_iter().filter(|pod| qos::class(pod) == qos::Class::Burstable);
-            let cpu: i64 =
-                burstable.filter_map(|pod| qos::totals(&pod, qos::Side::Requests, true).get("cpu").copied()).sum();
-            if let Err(error) = groups.set_class_shares(cpu) {
-                tracing::debug!(%error, "can't weigh the classes of pods");
-            }
+        if self.unclean || self.cleaned.elapsed() > LOOK_ANYWAY {
+            self.unclean = !self.remove_leftovers();
+            self.cleaned = Instant::now();
         }
         if let Some(mirrors) = &self.ctx.mirrors {
             self.table.all().iter().filter(|pod| mirrors.lacks(pod)).for_each(|pod| self.workers.wake(pods::uid(pod)));
@@ -455,6 +442,42 @@ impl Kubelet {
         self.ctx.backoff.lock().collect(jiff::Timestamp::now());
         let ids = self.glances.values().flat_map(|glance| glance.containers.keys().cloned()).collect();
         self.ctx.probes.retain_results(&ids);
+    }
+
+    /// Directories and groups of pods that are gone; false when some could not be removed.
+    fn remove_leftovers(&self) -> bool {
+        let in_api = self.in_api();
+        let known = |uid: &String| {
+            in_api.contains(uid)
+                || self.table.get(uid).is_some()
+                || self.workers.stage(uid).is_some()
+                || self.glances.get(uid).is_some_and(|glance| glance.sandboxes.values().any(|ready| *ready))
+        };
+        let mut clean = true;
+        let root = self.ctx.volumes.root();
+        let dirs = std::fs::read_dir(root.join("pods")).into_iter().flatten().flatten();
+        let uids = dirs.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        for uid in uids.filter(|uid| !known(uid)) {
+            if let Err(error) = self.ctx.volumes.teardown(&uid) {
+                clean = false;
+                tracing::warn!(dir = %pod_dir(root, &uid).display(), %error, "can't remove the directory of a pod that is gone");
+            }
+        }
+        let Some(groups) = &self.ctx.cgroups else { return clean };
+        for uid in groups.pods().into_iter().filter(|uid| !known(uid)) {
+            if let Err(error) = groups.remove(&uid) {
+                clean = false;
+                tracing::warn!(uid, %error, "can't remove the control groups of a pod that is gone");
+            }
+        }
+        let burstable = self.table.all().into_iter().filter(|pod| qos::class(pod) == qos::Class::Burstable);
+        let cpu: i64 =
+            burstable.filter_map(|pod| qos::totals(&pod, qos::Side::Requests, true).get("cpu").copied()).sum();
+        if let Err(error) = groups.set_class_shares(cpu) {
+            clean = false;
+            tracing::debug!(%error, "can't weigh the classes of pods");
+        }
+        clean
     }
 }
 

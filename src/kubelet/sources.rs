@@ -1,17 +1,20 @@
 //! Static pods: manifests in a directory of the node.
 //!
-//! The directory is looked at every second (names, sizes and times; the files only when those changed) and read anew
-//! from time to time. A file that can't be read keeps its pod for as long as one such interval: it may be half written.
+//! The directory is looked at when the kernel tells of a change in it (names, sizes and times; the files only when those
+//! changed) and read anew from time to time; one that is not there yet, each second. A file that can't be read keeps its pod for as long as one such interval: it may be half written.
 
 use crate::pods::{self, CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, defaults};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 /// What tells that a file may have changed.
@@ -29,8 +32,10 @@ pub struct Manifests {
     seen: HashMap<String, String>,
 }
 
-/// Looks every so often.
+/// How often a directory is looked for that is not there.
 const LOOK: Duration = Duration::from_secs(1);
+/// How long the writer of a file is given.
+const SETTLE: Duration = Duration::from_millis(50);
 
 impl Manifests {
     /// Manifests in a directory (or one file), read anew after `every` without cause.
@@ -41,6 +46,8 @@ impl Manifests {
     /// Sends the whole set of static pods when it may have changed, the first time at once.
     pub async fn run(mut self, out: mpsc::Sender<Vec<Arc<Pod>>>) {
         loop {
+            // From here on the kernel tells: what changes after the look is not missed.
+            let watch = watch(&self.path);
             match self.look() {
                 Ok(Some(pods)) => {
                     if out.send(pods).await.is_err() {
@@ -50,7 +57,21 @@ impl Manifests {
                 Ok(None) => {}
                 Err(error) => tracing::warn!(path = %self.path.display(), %error, "can't read the static pods"),
             }
-            tokio::time::sleep(LOOK).await;
+            match watch {
+                Ok(watch) => self.change(watch).await,
+                Err(_) => tokio::time::sleep(LOOK).await,
+            }
+        }
+    }
+
+    /// Waits until something may have changed: the kernel says so, or it is time.
+    async fn change(&self, watch: AsyncFd<OwnedFd>) {
+        if let Ok(ready) = tokio::time::timeout(self.every, watch.readable()).await {
+            match ready {
+                // Writing a file takes several steps: one look for all of them.
+                Ok(_) => tokio::time::sleep(SETTLE).await,
+                Err(error) => tracing::warn!(path = %self.path.display(), %error, "can't watch the static pods"),
+            }
         }
     }
 
@@ -89,6 +110,22 @@ impl Manifests {
         self.seen.retain(|uid, _| list.iter().any(|pod| pods::uid(pod) == uid));
         list
     }
+}
+
+/// A watch over a directory of manifests, or one manifest.
+fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    let changes = AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_ATTRIB
+        | AddWatchFlags::IN_MOVE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF;
+    inotify.add_watch(path, changes)?;
+    // `register` asks for a promise in unsafe code that the descriptor stays the same; an OwnedFd keeps it by its type.
+    #[expect(deprecated)]
+    AsyncFd::new(inotify.into())
 }
 
 /// The manifests there are. A directory that is not there has none.
@@ -249,5 +286,21 @@ mod tests {
         std::fs::remove_file(dir.join("a.yaml")).unwrap();
         assert_eq!(manifests.look().unwrap(), Some(vec![]));
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_manifest_is_seen_when_it_comes_and_when_it_goes_without_waiting_for_the_next_reading() {
+        let path = std::env::temp_dir().join(format!("kubelet-manifests-watched-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let (send, mut sets) = mpsc::channel(1);
+        let manifests = Manifests::new(path.clone(), "n".into(), Duration::from_secs(3600));
+        let running = tokio::spawn(manifests.run(send));
+        assert_eq!(sets.recv().await.unwrap().len(), 0);
+        std::fs::write(path.join("a.yaml"), MANIFEST).unwrap();
+        while sets.recv().await.unwrap().len() != 1 {}
+        std::fs::remove_file(path.join("a.yaml")).unwrap();
+        while !sets.recv().await.unwrap().is_empty() {}
+        running.abort();
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

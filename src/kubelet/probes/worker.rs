@@ -6,7 +6,7 @@ use super::{Outcome, ProbeKind, dial, grpc, http};
 use crate::events::Level;
 use crate::pods::{self, is_sidecar, should_restart, status_of};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodStatus, Probe};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,13 @@ pub struct Worker {
     on_hold: bool,
     last: Option<bool>,
     run: i32,
+}
+
+/// What a probe looks at before it asks.
+struct Seen {
+    over: bool,
+    container: Option<ContainerStatus>,
+    pod_ip: String,
 }
 
 /// Shall the worker go on?
@@ -79,9 +86,7 @@ impl Worker {
 
     /// Did the container run before this kubelet did?
     fn older_than_us(&self) -> bool {
-        let status = self.shared.statuses.get(pods::uid(&self.pod)).unwrap_or_default();
-        let list = if self.init { status.init_container_statuses } else { status.container_statuses };
-        let state = status_of(list.as_ref(), &self.container.name).and_then(|container| container.state.clone());
+        let state = self.look().and_then(|seen| seen.container?.state);
         let since = state.and_then(|state| state.running?.started_at);
         since.is_some_and(|since| since.0 < self.shared.started_at)
     }
@@ -90,14 +95,24 @@ impl Worker {
         self.shared.set(pods::uid(&self.pod), self.kind, &self.id, result);
     }
 
+    /// What the kubelet knows of the container and its pod.
+    fn look(&self) -> Option<Seen> {
+        self.shared.statuses.read(pods::uid(&self.pod), |status| {
+            let list = if self.init { &status.init_container_statuses } else { &status.container_statuses };
+            Seen {
+                over: pods::is_terminal(status.phase.as_deref().unwrap_or_default()),
+                container: status_of(list.as_ref(), &self.container.name).cloned(),
+                pod_ip: status.pod_ip.clone().unwrap_or_default(),
+            }
+        })
+    }
+
     async fn step(&mut self) -> Next {
-        let uid = pods::uid(&self.pod).to_owned();
-        let Some(status) = self.shared.statuses.get(&uid) else { return Next::Go };
-        if pods::is_terminal(status.phase.as_deref().unwrap_or_default()) {
+        let Some(Seen { over, container, pod_ip }) = self.look() else { return Next::Go };
+        if over {
             return Next::End;
         }
-        let list = if self.init { &status.init_container_statuses } else { &status.container_statuses };
-        let Some(container) = status_of(list.as_ref(), &self.container.name).cloned() else { return Next::Go };
+        let Some(container) = container else { return Next::Go };
         let id = container.container_id.as_deref().and_then(|id| id.split_once("://")).map_or("", |(_, id)| id);
         if id.is_empty() {
             return Next::Go;
@@ -115,7 +130,7 @@ impl Worker {
             return if over { Next::End } else { Next::Go };
         };
         // The pod as it was when the worker was made may not have been on its way out yet.
-        let deleting = self.shared.is_terminating(&uid);
+        let deleting = self.shared.is_terminating(pods::uid(&self.pod));
         if deleting && self.kind != ProbeKind::Readiness {
             self.set(true);
             return Next::End;
@@ -129,7 +144,7 @@ impl Worker {
         if (container.started == Some(true)) == (self.kind == ProbeKind::Startup) {
             return Next::Go;
         }
-        let outcome = self.ask(&status).await;
+        let outcome = self.ask(&pod_ip).await;
         self.tell(&outcome);
         self.judge(outcome);
         Next::Go
@@ -192,10 +207,10 @@ impl Worker {
         }
     }
 
-    async fn ask(&self, status: &PodStatus) -> Outcome {
+    async fn ask(&self, pod_ip: &str) -> Outcome {
         let mut outcome = Outcome::Success;
         for _ in 0..TRIES {
-            outcome = self.ask_once(status).await;
+            outcome = self.ask_once(pod_ip).await;
             if !matches!(outcome, Outcome::Error(_)) {
                 break;
             }
@@ -203,10 +218,9 @@ impl Worker {
         outcome
     }
 
-    async fn ask_once(&self, status: &PodStatus) -> Outcome {
+    async fn ask_once(&self, pod_ip: &str) -> Outcome {
         let probe = self.probe();
         let timeout = Duration::from_secs(or_default(probe.timeout_seconds, 1) as u64);
-        let pod_ip = status.pod_ip.as_deref().unwrap_or_default();
         if let Some(exec) = &probe.exec {
             return self.exec(exec.command.as_deref().unwrap_or_default(), timeout).await;
         }

@@ -61,6 +61,11 @@ impl StatusManager {
         self.entries.lock().get(uid).map(|entry| entry.status.clone())
     }
 
+    /// Looks at the status of a pod without a copy of all of it.
+    pub fn read<R>(&self, uid: &str, look: impl FnOnce(&PodStatus) -> R) -> Option<R> {
+        self.entries.lock().get(uid).map(|entry| look(&entry.status))
+    }
+
     /// Takes a new status; the API hears of it when something changed.
     pub fn set(&self, pod: &Arc<Pod>, status: PodStatus, life: Life) {
         self.store(pod, status, life, false);

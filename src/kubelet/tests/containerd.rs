@@ -29,6 +29,7 @@ fn inner_static_pods() {
         volumes_environment_and_files(&node).await;
         crash_loops_and_restarts(&node).await;
         probes_and_hooks(&node).await;
+        readiness_follows_the_start_at_once(&node).await;
         sidecars_and_inits(&node).await;
         restart_leaves_containers_alone(&node).await;
         removal_leaves_nothing(&node).await;
@@ -340,8 +341,24 @@ async fn probes_and_hooks(node: &Node<'_>) {
     node.ready("probed").await;
     // The liveness probe's restart has stopped the container once.
     assert_eq!(fs::read_to_string(shared.join("bye")).unwrap(), "bye\n", "preStop runs before the end");
+    fs::remove_file(shared.join("bye")).unwrap();
     node.remove("probed");
     node.gone("probed").await;
+    assert_eq!(fs::read_to_string(shared.join("bye")).unwrap(), "bye\n", "preStop runs before the removal's end too");
+}
+
+/// Readiness is asked as soon as the startup probe has held, long before its period (which no wait here outlasts) ends.
+async fn readiness_follows_the_start_at_once(node: &Node<'_>) {
+    let ask = json!({"command": ["true"]});
+    let container = with(
+        shell(STAY),
+        json!({"startupProbe": {"exec": ask, "periodSeconds": 1, "failureThreshold": 60, "initialDelaySeconds": 2},
+               "readinessProbe": {"exec": ask, "periodSeconds": 3600}}),
+    );
+    node.put("slow-start", json!({"containers": [container], "terminationGracePeriodSeconds": 1}));
+    node.ready("slow-start").await;
+    node.remove("slow-start");
+    node.gone("slow-start").await;
 }
 
 async fn sidecars_and_inits(node: &Node<'_>) {

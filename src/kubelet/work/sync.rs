@@ -15,7 +15,7 @@ use crate::volumes::{Ready, pod_dir};
 use base::clock::format_duration;
 use jiff::Timestamp;
 use k8s_cri::v1;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Secret};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,9 +54,14 @@ async fn try_round(
     settle_resize(ctx, pod, &state);
     let status = ctx.status(pod, &state, reasons, false, None);
     let over = is_terminal(status.phase.as_deref().unwrap_or_default());
+    let (before, now) = (ctx.statuses.read(uid, started).unwrap_or_default(), started(&status));
     ctx.statuses.set(pod, status, Life::MayRun);
     if over {
         return Ok(Round::Over);
+    }
+    if now > before {
+        // A startup probe has held: readiness is asked for now, not at the end of its period.
+        ctx.probes.poke(uid);
     }
     if let Some(why) = deadline_passed(ctx, pod) {
         ctx.events.pod(pod, Level::Normal, "DeadlineExceeded", why);
@@ -110,6 +115,12 @@ async fn try_round(
         Wake::At(at) if acted => Round::Settled(next(ctx, pod, at).min(Instant::now() + SOON)),
         Wake::At(at) => Round::Settled(next(ctx, pod, at)),
     })
+}
+
+/// How many containers have started.
+fn started(status: &PodStatus) -> usize {
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    all.filter(|container| container.started == Some(true)).count()
 }
 
 async fn observe(ctx: &Context, uid: &str) -> Result<PodState, String> {
