@@ -49,14 +49,10 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.clone()
 }
 
-/// Makes [`provider`] the default for libraries that ask for one, and begins to gather the entropy that its random
-/// numbers grow from. Idempotent.
+/// Makes [`provider`] the default for libraries that ask for one. Idempotent.
 pub fn install() {
     // An error says that one is installed, which is what is wanted.
-    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_ok() {
-        // That takes AWS-LC 20 ms of a processor, once: beside the rest of the start rather than in its way.
-        std::thread::spawn(|| provider().secure_random.fill(&mut [0; 16]));
-    }
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 /// Reads the certificates of a PEM file.

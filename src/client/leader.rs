@@ -6,11 +6,14 @@
 use crate::Recorder;
 use crate::events::EventKind;
 use crate::retry;
+use base::health::Check;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -149,6 +152,46 @@ fn micro(time: Timestamp) -> MicroTime {
 #[error("leaderelection lost")]
 pub struct Lost;
 
+/// How long after the end of an unrenewed lease its holder still counts as healthy.
+const TOLERATED: Duration = Duration::from_secs(20);
+
+/// Tells the health endpoints of a candidate who holds the lease but does not renew it: it should have given up, and
+/// hangs. One who waits for the lead is healthy.
+#[derive(Clone, Debug, Default)]
+pub struct Watchdog(Arc<Mutex<Option<Held>>>);
+
+#[derive(Debug)]
+struct Held {
+    lease: String,
+    renewed: Instant,
+    duration: Duration,
+}
+
+impl Watchdog {
+    /// The check that upstream calls `leaderElection`.
+    pub fn check(&self) -> Check {
+        let dog = self.clone();
+        base::health::check(move || std::future::ready(dog.judge(Instant::now())))
+    }
+
+    fn judge(&self, now: Instant) -> Result<(), String> {
+        match &*self.0.lock() {
+            Some(held) if now.duration_since(held.renewed) > held.duration + TOLERATED => {
+                Err(format!("failed election to renew leadership on lease {}", held.lease))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn renewed(&self, lease: &str, duration: Duration, now: Instant) {
+        *self.0.lock() = Some(Held { lease: lease.to_owned(), renewed: now, duration });
+    }
+
+    fn ended(&self) {
+        *self.0.lock() = None;
+    }
+}
+
 /// A candidacy for one Lease.
 pub struct Election {
     leases: Api<Lease>,
@@ -158,11 +201,15 @@ pub struct Election {
     ballot: Ballot,
     lease: Option<Lease>,
     recorder: Option<Recorder>,
+    watchdog: Watchdog,
 }
 
 impl Election {
     /// A candidate named after the host and a fresh UUID. With a recorder, gaining and losing the lead become events.
-    pub fn new(client: kube::Client, namespace: &str, name: &str, timing: Timing, recorder: Option<Recorder>) -> Self {
+    pub fn new(
+        client: kube::Client, namespace: &str, name: &str, timing: Timing, recorder: Option<Recorder>,
+        watchdog: Watchdog,
+    ) -> Self {
         let identity = format!("{}_{}", crate::hostname(), uuid::Uuid::new_v4());
         Self {
             leases: Api::namespaced(client, namespace),
@@ -172,6 +219,7 @@ impl Election {
             ballot: Ballot::new(identity, timing, Instant::now()),
             lease: None,
             recorder,
+            watchdog,
         }
     }
 
@@ -198,6 +246,7 @@ impl Election {
         };
         term.cancel();
         if lost {
+            self.watchdog.ended();
             self.record("stopped leading");
             return Err(Lost);
         }
@@ -205,6 +254,7 @@ impl Election {
             () = &mut work => {}
             () = tokio::time::sleep(self.timing.renew) => {}
         }
+        self.watchdog.ended();
         self.release().await;
         Ok(())
     }
@@ -281,7 +331,9 @@ impl Election {
                 self.leases.replace(&self.name, &PostParams::default(), &lease).await?
             }
         };
-        self.ballot.observe(&written.spec.clone().unwrap_or_default(), Instant::now());
+        let now = Instant::now();
+        self.ballot.observe(&written.spec.clone().unwrap_or_default(), now);
+        self.watchdog.renewed(&self.name, self.timing.lease, now);
         self.lease = Some(written);
         Ok(true)
     }
@@ -317,6 +369,20 @@ mod tests {
     use super::*;
 
     const WALL: Timestamp = Timestamp::UNIX_EPOCH;
+
+    #[test]
+    fn a_holder_that_does_not_renew_is_unhealthy_and_one_who_waits_is_not() {
+        let (dog, start) = (Watchdog::default(), Instant::now());
+        let lease = Duration::from_secs(15);
+        assert_eq!(dog.judge(start), Ok(()));
+        dog.renewed("kube-scheduler", lease, start);
+        assert_eq!(dog.judge(start + lease + TOLERATED), Ok(()));
+        let late = start + lease + TOLERATED + Duration::from_millis(1);
+        let why = "failed election to renew leadership on lease kube-scheduler";
+        assert_eq!(dog.judge(late), Err(why.to_owned()));
+        dog.ended();
+        assert_eq!(dog.judge(late), Ok(()));
+    }
 
     fn held_by(identity: &str, renewed: i64) -> LeaseSpec {
         LeaseSpec {

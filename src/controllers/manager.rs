@@ -3,9 +3,9 @@
 use crate::context::Context;
 use crate::options::{self, Options};
 use crate::table::{ABSENT, TABLE, enabled};
-use base::health::{Checks, Endpoints, check};
+use base::health::{Checks, Endpoints};
 use base::shutdown::Shutdown;
-use client::leader::{Election, Lost};
+use client::leader::{Election, Lost, Watchdog};
 use client::{Connection, Informers, Recorder};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,7 +25,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 async fn run(options: Options, stop: Shutdown) -> Result<(), base::Fault> {
     let kubeconfig = options.flags.path("kubeconfig");
     let connection = Connection::open(kubeconfig.as_deref(), NAME).await?;
-    serve(&options, &stop).await?;
+    let watchdog = Watchdog::default();
+    serve(&options, &watchdog, &stop).await?;
     let options = Arc::new(options);
     if !options.flags.switch("leader-elect") {
         return controllers(&options, &connection, stop).await;
@@ -37,6 +38,7 @@ async fn run(options: Options, stop: Shutdown) -> Result<(), base::Fault> {
         options.flags.text("leader-elect-resource-name"),
         options.timing(),
         Some(recorder),
+        watchdog,
     );
     let mut end = Ok(());
     let lead = election.lead(stop.clone(), async |term| end = controllers(&options, &connection, term).await).await;
@@ -47,8 +49,11 @@ async fn run(options: Options, stop: Shutdown) -> Result<(), base::Fault> {
 }
 
 /// Serves health and metrics over HTTPS in the background.
-async fn serve(options: &Options, stop: &Shutdown) -> Result<(), base::Fault> {
-    let healthz = Checks::default().with("leaderElection", check(async || Ok(())));
+async fn serve(options: &Options, watchdog: &Watchdog, stop: &Shutdown) -> Result<(), base::Fault> {
+    let healthz = match options.flags.switch("leader-elect") {
+        true => Checks::default().with("leaderElection", watchdog.check()),
+        false => Checks::new(),
+    };
     let endpoints = Endpoints {
         healthz: healthz.clone(),
         livez: healthz.clone(),

@@ -26,9 +26,9 @@ use std::sync::Arc;
 
 use base::Fault;
 use base::flags::Flags;
-use base::health::{Checks, Endpoints, Flag};
+use base::health::{Checks, Endpoints, Flag, check};
 use base::shutdown::Shutdown;
-use client::leader::Election;
+use client::leader::{Election, Watchdog};
 use client::{Connection, Informers, Recorder};
 
 use config::Config;
@@ -41,29 +41,44 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let config = Config::from_flags(flags)?;
     let connection = Connection::open(config.kubeconfig.as_deref(), "kube-scheduler").await?;
-    let synced = Flag::new("informers are not synced");
-    serve(flags, &config, &synced, &shutdown).await?;
+    let (synced, watchdog) = (Flag::new("handlers are not fully synchronized"), Watchdog::default());
+    serve(flags, &config, &synced, &watchdog, &shutdown).await?;
     let informers = Informers::new(&connection);
     let recorder = Recorder::series(connection.client(), "default-scheduler");
     let election = config.election.clone();
     let scheduler = shell::Scheduler::new(config, connection.client(), &informers, recorder);
-    let work = |term: Shutdown| async move { scheduler.run(&term, &synced).await };
+    // One that waits for the lead knows everything already, and takes over at once.
+    if base::shutdown::unless(&shutdown, scheduler.synced()).await.is_none() {
+        return Ok(());
+    }
+    synced.set(true);
+    let work = |term: Shutdown| async move { scheduler.run(&term).await };
     let Some(election) = election else {
         work(shutdown).await;
         return Ok(());
     };
     let recorder = Recorder::core(connection.client(), "default-scheduler", "");
-    let candidate =
-        Election::new(connection.client(), &election.namespace, &election.name, election.timing, Some(recorder));
+    let (namespace, name) = (&election.namespace, &election.name);
+    let candidate = Election::new(connection.client(), namespace, name, election.timing, Some(recorder), watchdog);
     Ok(candidate.lead(shutdown, work).await?)
 }
 
 /// Serves health and metrics over HTTPS in the background.
-async fn serve(flags: &Flags, config: &Config, synced: &Flag, shutdown: &Shutdown) -> Result<(), Fault> {
+async fn serve(
+    flags: &Flags, config: &Config, synced: &Flag, watchdog: &Watchdog, shutdown: &Shutdown,
+) -> Result<(), Fault> {
+    let leads = match config.election {
+        Some(_) => Checks::default().with("leaderElection", watchdog.check()),
+        None => Checks::default(),
+    };
+    let ending = shutdown.clone();
+    let lives = check(move || {
+        std::future::ready(if ending.is_cancelled() { Err("process is shutting down".into()) } else { Ok(()) })
+    });
     let endpoints = Endpoints {
-        healthz: Checks::new(),
+        healthz: if config.election.is_some() { leads.clone() } else { Checks::new() },
         livez: Checks::new(),
-        readyz: Checks::new().with("sched-handler-sync", synced.check()),
+        readyz: leads.with("shutdown", lives).with("sched-handler-sync", synced.check()),
         component: "kube-scheduler",
         metrics: true,
         flags: flags.all(),

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::health::Flag;
 use base::shutdown::Shutdown;
 use client::events::{EventKind, Record, reference};
 use client::{Change, Informer, Informers, Recorder, Selection, retry};
@@ -227,18 +226,16 @@ impl Scheduler {
         self.happened(&mut inner, &Event::Namespace);
     }
 
-    /// Decides on pods until the shutdown; `synced` is set once everything is known.
-    pub async fn run(self: &Arc<Self>, shutdown: &Shutdown, synced: &Flag) {
-        let known = async {
-            self.nodes.synced().await;
-            self.namespaces.synced().await;
-            self.budgets.synced().await;
-            self.pods.synced().await;
-        };
-        if base::shutdown::unless(shutdown, known).await.is_none() {
-            return;
-        }
-        synced.set(true);
+    /// Returns once everything is known.
+    pub async fn synced(&self) {
+        self.nodes.synced().await;
+        self.namespaces.synced().await;
+        self.budgets.synced().await;
+        self.pods.synced().await;
+    }
+
+    /// Decides on pods until the shutdown.
+    pub async fn run(self: &Arc<Self>, shutdown: &Shutdown) {
         let mut start = 0;
         while let Some(waiting) = base::shutdown::unless(shutdown, self.next()).await {
             start += 1;

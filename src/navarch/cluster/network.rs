@@ -4,6 +4,8 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::process::Command;
 
+use serde_json::Value;
+
 use super::{Context, Error, Result, images, oci};
 
 /// Name of the nftables table that is ours; kube-proxy has its own.
@@ -94,12 +96,109 @@ pub fn ensure(pod_cidr: &str, service_cidr: &str, own: IpAddr) -> Result<()> {
     ))
 }
 
+/// Lets pods' traffic through the chains of others that drop what they do not know: Docker sets up such a one, and a
+/// packet must pass all of them. Done anew by each `up`, since a firewall may have come meanwhile.
+///
+/// # Errors
+/// When a rule is refused.
+pub fn pass_firewalls(pod_cidr: &str) -> Result<()> {
+    let rules = listed(&["list", "ruleset", "ip"])?;
+    let mut script = withdrawals(&rules);
+    for chain in dropping(&rules) {
+        for side in ["saddr", "daddr"] {
+            script += &format!("insert rule ip {chain} ip {side} {pod_cidr} accept comment \"{TABLE}\"\n");
+        }
+    }
+    nft(&script)
+}
+
+/// Rules and chains as nft lists them.
+fn listed(what: &[&str]) -> Result<Value> {
+    let command = format!("nft {}", what.join(" "));
+    let output = Command::new(images::need("nft")?).args(["-j", "-a"]).args(what).output().context(&command)?;
+    if !output.status.success() {
+        return Err(Error::new(command, String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| Error::new(command, error))
+}
+
+fn each<'a>(rules: &'a Value, what: &'a str) -> impl Iterator<Item = &'a Value> {
+    rules["nftables"].as_array().into_iter().flatten().filter_map(move |one| one.get(what))
+}
+
+/// Chains, as `table chain`, that decide on packets to or through this machine and drop those that no rule accepts.
+fn dropping(rules: &Value) -> Vec<String> {
+    let drops = |chain: &&Value| chain["policy"] == "drop" && (chain["hook"] == "forward" || chain["hook"] == "input");
+    each(rules, "chain")
+        .filter(drops)
+        .map(|chain| format!("{} {}", text(&chain["table"]), text(&chain["name"])))
+        .collect()
+}
+
+/// What takes our rules out of the chains of others.
+fn withdrawals(rules: &Value) -> String {
+    let ours = each(rules, "rule").filter(|rule| rule["comment"] == TABLE && rule["table"] != TABLE);
+    ours.map(|rule| {
+        format!("delete rule ip {} {} handle {}\n", text(&rule["table"]), text(&rule["chain"]), rule["handle"])
+    })
+    .collect()
+}
+
+fn text(name: &Value) -> &str {
+    name.as_str().unwrap_or_default()
+}
+
 /// Takes the routes and rules away, kube-proxy's as well.
 pub fn remove(pod_cidr: &str, service_cidr: &str) {
+    if let Err(error) = listed(&["list", "ruleset", "ip"]).and_then(|rules| nft(&withdrawals(&rules))) {
+        eprintln!("taking rules out of the chains of others: {error}");
+    }
     // What is not there need not be taken away.
     let _ = ip(&["route", "del", "unreachable", pod_cidr]);
     let _ = ip(&["route", "del", service_cidr, "dev", "lo"]);
     for table in [format!("ip {TABLE}"), "ip kube-proxy".into(), "ip6 kube-proxy".into()] {
         let _ = nft(&format!("delete table {table}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sched::{CloneFlags, unshare};
+
+    /// Runs the steps in a network namespace of their own.
+    fn alone(steps: impl FnOnce() + Send + 'static) {
+        let run = move || match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => steps(),
+            Err(error) => println!("skipped: no network namespace of its own: {error}"),
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    fn accepts() -> usize {
+        let rules = listed(&["list", "ruleset", "ip"]).unwrap();
+        each(&rules, "rule").filter(|rule| rule["comment"] == TABLE).count()
+    }
+
+    #[test]
+    fn pods_pass_a_firewall_that_drops_and_nothing_of_it_is_left() {
+        alone(|| {
+            let chain = |table: &str, name: &str, hook: &str, policy: &str| {
+                let base = format!("type filter hook {hook} priority 0; policy {policy};");
+                nft(&format!("add table ip {table}\nadd chain ip {table} {name} {{ {base} }}\n")).unwrap();
+            };
+            chain("filter", "FORWARD", "forward", "drop");
+            chain("filter", "OUTPUT", "output", "drop");
+            chain("host-rules", "in", "input", "drop");
+            chain("open", "f", "forward", "accept");
+            for _ in 0..2 {
+                pass_firewalls("10.244.0.0/16").unwrap();
+                assert_eq!(accepts(), 4, "two rules in each of two chains, also when done twice");
+            }
+            remove("10.244.0.0/16", "10.96.0.0/16");
+            assert_eq!(accepts(), 0);
+            let left = listed(&["list", "ruleset", "ip"]).unwrap();
+            assert_eq!(dropping(&left).len(), 2, "the firewall itself stays as it was");
+        });
     }
 }

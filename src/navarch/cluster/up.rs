@@ -75,6 +75,7 @@ async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> 
     settings.kernel = network::set_kernel(&settings.kernel)?;
     settings.save(layout)?;
     network::ensure(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string(), settings.advertise)?;
+    network::pass_firewalls(&settings.pod_cidr.to_string())?;
     cgroups::ensure(cgroups::ROOT)?;
     progress.step("the kernel forwards, routes and rules keep cluster traffic on this machine");
 
