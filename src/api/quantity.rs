@@ -359,26 +359,6 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, Error> {
     Ok(if canonical == trimmed { Cow::Borrowed(trimmed) } else { Cow::Owned(canonical) })
 }
 
-/// Replaces a quantity in an object by what upstream stores for it: text, also for a number.
-///
-/// # Errors
-/// As [`Quantity::parse`].
-pub fn canonicalize(value: &mut Value) -> Result<(), Error> {
-    match value {
-        Value::String(s) => {
-            if let Cow::Owned(text) = canonical(s)? {
-                *s = text;
-            } else if s.trim().len() != s.len() {
-                *s = s.trim().to_string();
-            }
-        }
-        Value::Number(n) => *value = canonical(&n.to_string())?.into_owned().into(),
-        Value::Null => *value = "0".into(),
-        _ => return Err(Error::Format),
-    }
-    Ok(())
-}
-
 /// A text taken apart.
 struct Parsed {
     quantity: Quantity,

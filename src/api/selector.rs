@@ -299,11 +299,6 @@ impl LabelSelector {
         !self.nothing && self.requirements.is_empty()
     }
 
-    /// True when it can't select anything.
-    pub fn is_nothing(&self) -> bool {
-        self.nothing
-    }
-
     /// The requirements, sorted by key.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements

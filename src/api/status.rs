@@ -156,12 +156,6 @@ impl Status {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 405: the resource has no such verb.
-    pub fn method_not_supported(of: Of<'_>, verb: &str) -> Self {
-        let message = format!("{verb} is not supported on resources of kind \"{of}\"");
-        Self::new(405, "MethodNotAllowed", message).about(of, "")
-    }
-
     /// 410: the asked revision is compacted away.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)

@@ -2,9 +2,9 @@
 //! place.
 //!
 //! 1. audit id         first, so that everything that is said about the request can name it
-//! 2. request info     all later steps ask what the request is about
-//! 3. panic guard      a fault in one request ends that request
-//! 4. deadline         the client's, or ours; not for what runs as long as the client likes
+//! 2. request info     all later steps ask what the request is about; a CORS preflight is answered here
+//! 3. deadline         the client's, or ours; not for what runs as long as the client likes
+//! 4. panic guard      a fault in one request ends that request
 //! 5. authentication   who asks
 //! 6. impersonation    in whose name; needs the rights of who asks
 //! 7. flow control     before rights are looked up, so that a flood costs little
@@ -12,7 +12,7 @@
 //! 9. body             read only now: nobody who may not write makes us read
 //! 10. dispatch        [`crate::route`]
 //!
-//! On the way back: Warning headers, caching headers, metrics.
+//! On the way back: the audit id, caching headers, HSTS, CORS, the end of streams with the server, GOAWAY, metrics.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

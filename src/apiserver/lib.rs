@@ -1,7 +1,9 @@
-//! kube-apiserver: the only room that speaks to etcd, and the only one that others speak to.
+//! kube-apiserver: the only component that speaks to etcd, and the only one that others speak to.
+//!
+//! Contract: what is answered with success is in etcd; whoever reads consistently sees it; a watch leaves nothing out.
 //!
 //! ```text
-//!  socket ─► server (TLS, HTTP/1.1, HTTP/2) ─► chain ─► route ─┬─► registry: read  ─► cache ─► shared bytes
+//!  socket ─► base::server (TLS, HTTP/1.1, 2) ─► chain ─► route ─┬─► registry: read  ─► cache ─► shared bytes
 //!                                                             ├─► registry: watch ─► cache ─► shared bytes
 //!                                                             ├─► registry: write ─► admission ─► store
 //!                                                             ├─► subresources, streams (kubelet), discovery …
@@ -10,7 +12,8 @@
 //!
 //! A write, in order: decode (codec, field validation) → patch or apply → default → owners of fields → mutating
 //! admission → default → strategy.prepare → strategy.validate → validating admission → encode once → one transaction on
-//! mod_revision → answer. Conflicts loop in `registry::engine` and nowhere else. A read never builds a tree of values.
+//! mod_revision → answer. Conflicts on objects loop in `registry::{engine, delete}`; the server's own keys (node ports, its
+//! lease) in `allocation::ports` and `bootstrap::endpoints`. JSON in the stored version never becomes a tree to be read.
 
 pub mod admission;
 pub mod allocation;
@@ -54,7 +57,7 @@ pub struct Api {
     pub store: Arc<dyn store::Store>,
     /// Everything that is stored, decoded once.
     pub cache: Arc<store::cache::Cache<Decoder>>,
-    /// The table as it is now: built-in rows and those of custom resources.
+    /// The table as it is now.
     pub resources: Arc<registry::Resources>,
     /// What the command line said.
     pub settings: Settings,

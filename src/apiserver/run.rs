@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::resources::{Row, Text};
+use base::Fault;
+use base::component::{self, Threads};
 use base::flags::Flags;
 use base::shutdown::Shutdown;
 use base::tls::{Authorities, Identity};
-use base::{Fault, component};
 
 use crate::authn::bootstrap_token::BootstrapTokens;
 use crate::authn::keys::{self, Signer, Terms, Verifier};
@@ -41,7 +42,7 @@ const EXTENDED: i64 = 365 * 24 * 3600;
 
 /// The component `kube-apiserver`; the arguments start with its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    component::main(options::command(), args, |flags: Flags, shutdown| async move {
+    component::main(options::command(), args, Threads::PerProcessor, |flags: Flags, shutdown| async move {
         let options = Options::read(&flags)?;
         run(options, shutdown).await
     })

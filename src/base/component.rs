@@ -5,14 +5,34 @@ use std::future::Future;
 use std::process::ExitCode;
 
 use clap::Command;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::Fault;
 use crate::flags::{self, Exit, Flags};
 use crate::shutdown::{self, Shutdown};
 
+/// How many threads run a component's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One, for what waits most of its time: a wake-up that a second thread has to be told of costs twice.
+    One,
+    /// One per processor, for what others wait for.
+    PerProcessor,
+}
+
+impl Threads {
+    fn runtime(self) -> std::io::Result<Runtime> {
+        let mut builder = match self {
+            Self::One => Builder::new_current_thread(),
+            Self::PerProcessor => Builder::new_multi_thread(),
+        };
+        builder.enable_all().build()
+    }
+}
+
 /// Runs a component to its end. The arguments start with the program's name. `run` gets the flags and a token that
 /// SIGTERM and SIGINT cancel; it returns when all is put in order.
-pub fn main<F, Fut>(command: Command, args: Vec<OsString>, run: F) -> ExitCode
+pub fn main<F, Fut>(command: Command, args: Vec<OsString>, threads: Threads, run: F) -> ExitCode
 where
     F: FnOnce(Flags, Shutdown) -> Fut,
     Fut: Future<Output = Result<(), Fault>>,
@@ -30,7 +50,7 @@ where
     };
     crate::logging::init(flags.logging());
     crate::tls::install();
-    match start(flags, run) {
+    match start(flags, threads, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             tracing::error!(%why, "command failed");
@@ -40,12 +60,12 @@ where
     }
 }
 
-fn start<F, Fut>(flags: Flags, run: F) -> Result<(), Fault>
+fn start<F, Fut>(flags: Flags, threads: Threads, run: F) -> Result<(), Fault>
 where
     F: FnOnce(Flags, Shutdown) -> Fut,
     Fut: Future<Output = Result<(), Fault>>,
 {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = threads.runtime()?;
     let outcome = runtime.block_on(async {
         let shutdown = shutdown::on_signals()?;
         run(flags, shutdown).await

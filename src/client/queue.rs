@@ -30,11 +30,6 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// A per-key backoff without the shared bucket.
-    pub const fn per_key(base: Duration, max: Duration) -> Self {
-        Self { base, max, bucket: false }
-    }
-
     fn delay(&self, failures: u32) -> Duration {
         self.base
             .checked_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX))

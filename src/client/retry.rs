@@ -47,11 +47,6 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     has_reason(error, 404, "NotFound")
 }
 
-/// Authorization or admission refused.
-pub fn is_forbidden(error: &kube::Error) -> bool {
-    has_reason(error, 403, "Forbidden")
-}
-
 /// The object is refused as it is.
 pub fn is_invalid(error: &kube::Error) -> bool {
     has_reason(error, 422, "Invalid")

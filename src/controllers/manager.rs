@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::options::{self, Options};
 use crate::table::{ABSENT, TABLE, enabled};
+use base::component::{self, Threads};
 use base::health::{Checks, Endpoints};
 use base::shutdown::Shutdown;
 use client::leader::{Election, Lost, Watchdog};
@@ -16,7 +17,7 @@ const NAME: &str = "kube-controller-manager";
 
 /// Runs kube-controller-manager with this command line, which starts with the program's name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    base::component::main(options::command(), args, |flags, stop| async move {
+    component::main(options::command(), args, Threads::One, |flags, stop| async move {
         let options = Options::read(flags)?;
         run(options, stop).await
     })

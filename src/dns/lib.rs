@@ -12,6 +12,7 @@
 pub mod forward;
 pub mod zone;
 
+use base::component::{self, Threads};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -74,7 +75,9 @@ fn command() -> clap::Command {
 
 /// Runs cluster DNS with these arguments, the first of which is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    base::component::main(command(), args, |flags, shutdown| async move { Ok(run(&flags, &shutdown).await?) })
+    component::main(command(), args, Threads::PerProcessor, |flags, shutdown| async move {
+        Ok(run(&flags, &shutdown).await?)
+    })
 }
 
 fn address(flags: &Flags, port: &str) -> SocketAddr {

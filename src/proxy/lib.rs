@@ -17,6 +17,7 @@ pub mod rules;
 pub mod ruleset;
 pub mod sync;
 
+use base::component::{self, Threads};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -51,7 +52,9 @@ enum Error {
 
 /// Runs kube-proxy with these arguments, the first of which is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    base::component::main(config::command(), args, |flags, shutdown| async move { Ok(run(&flags, &shutdown).await?) })
+    component::main(config::command(), args, Threads::One, |flags, shutdown| async move {
+        Ok(run(&flags, &shutdown).await?)
+    })
 }
 
 async fn run(flags: &base::flags::Flags, shutdown: &Shutdown) -> Result<(), Error> {

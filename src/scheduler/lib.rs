@@ -20,6 +20,7 @@ pub mod resources;
 pub mod shell;
 pub mod state;
 
+use base::component::{self, Threads};
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use config::Config;
 
 /// Runs kube-scheduler with these arguments, the first of which is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    base::component::main(config::command(), args, |flags, shutdown| async move { run(&flags, shutdown).await })
+    component::main(config::command(), args, Threads::One, |flags, shutdown| async move { run(&flags, shutdown).await })
 }
 
 async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {

@@ -1,14 +1,14 @@
-//! Keys and values under revisions: one trait, three implementations.
+//! Keys and values under revisions: one trait, two implementations, and a cache over either.
 //!
 //! ```text
-//!   registry ──► Store ──┬── etcd      the real one
-//!                        ├── memory    for tests, same answers
-//!                        └── cache     over either: reads from memory, one watch over the whole keyspace feeds it
+//!   registry ── writes ──► Store ──┬── etcd      the real one
+//!       │                          └── memory    for tests, same answers
+//!       └───── reads ────► cache ◄─┘  one watch over the whole keyspace feeds it
 //! ```
 //!
 //! Contract: a revision names a state of the whole keyspace; every successful write makes one. Events arrive in
 //! revision order, none left out, several may share a revision (a transaction). Callers can't tell the
-//! implementations apart but by speed; one suite (`suite.rs`) says so for all three.
+//! implementations apart but by speed; one suite (`suite.rs`) says so for both, and for the cache as a third (`CacheStore`).
 
 pub mod cache;
 pub mod etcd;

@@ -93,11 +93,6 @@ pub fn dns_label(name: &str, prefix: bool) -> Wrong {
     label(&mask(name, prefix))
 }
 
-/// An object's name that is a DNS-1035 label: like a DNS-1123 label, but it starts with a letter.
-pub fn dns_1035_label(name: &str, prefix: bool) -> Wrong {
-    label_1035(&mask(name, prefix))
-}
-
 /// An object's name that may be anything that can stand in a path.
 pub fn path_segment(name: &str, prefix: bool) -> Wrong {
     if !prefix && (name == "." || name == "..") {
@@ -117,17 +112,6 @@ fn subdomain_with(value: &str, too_long: fn(usize) -> String) -> Wrong {
         let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
                     must start and end with an alphanumeric character";
         out.push(regex_text(rule, SUBDOMAIN, &["example.com"]));
-    }
-    out
-}
-
-/// A DNS-1123 subdomain in which upper case is allowed.
-pub fn subdomain_caseless(value: &str) -> Wrong {
-    let mut out = one(value.len() <= 253, || too_many_bytes(253));
-    if !is_subdomain(&value.to_ascii_lowercase()) {
-        let rule = "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end \
-                    with an alphanumeric character";
-        out.push(regex_text(rule, SUBDOMAIN, &["Example.com"]));
     }
     out
 }

@@ -416,11 +416,6 @@ pub fn find(group: &str, plural: &str) -> Option<&'static Row> {
     INDEX.get(&(group, plural)).copied()
 }
 
-/// The built-in resource of that group and kind.
-pub fn find_kind(group: &str, kind: &str) -> Option<&'static Row> {
-    builtin().iter().find(|row| row.group == group && row.kind == kind)
-}
-
 /// `v1` or `apps/v1`.
 pub fn api_version(group: &str, version: &str) -> String {
     if group.is_empty() { version.to_string() } else { format!("{group}/{version}") }

@@ -17,7 +17,6 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use api::Value;
@@ -25,7 +24,6 @@ use api::resources::Row;
 use api::selector::Labelled;
 use api::status::Status;
 use bytes::Bytes;
-use store::Revision;
 
 pub use decoder::Decoder;
 pub(crate) use decoder::{is_indexed, is_typed};
@@ -275,9 +273,4 @@ pub fn key(etcd_prefix: &str, row: &Row, namespace: &str, name: &str) -> String 
         "" => format!("{etcd_prefix}/{}/{name}", row.storage),
         _ => format!("{etcd_prefix}/{}/{namespace}/{name}", row.storage),
     }
-}
-
-/// A revision as it stands in objects.
-pub fn revision_text(revision: Revision) -> Cow<'static, str> {
-    itoa::Buffer::new().format(revision).to_string().into()
 }

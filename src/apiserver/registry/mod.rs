@@ -1,7 +1,11 @@
 //! The verbs, once for all resources.
 //!
-//! - `read`: get and list. `watch`: watch and streaming lists. Bytes from the cache, never a tree of values.
-//! - `write`: create, update, patch, apply; `delete`: delete and deletecollection. The only place where conflicts loop.
+//! - `read`: get and list; `watch`: watch and streaming lists; `frame`: their events. Bytes from the cache.
+//! - `write`: create and update; `patch`: the four kinds of it; `engine`: the one path of all of these; `lifecycle`: what
+//!   it does to metadata; `hooks`: what some kinds need beside.
+//! - `delete`: delete and deletecollection. `internal`: what the server writes and reads for itself.
+//! - `input`, `options`, `list_options`, `token`: what requests say. `output`: what answers are made of. `object`, `state`:
+//!   views of an object and of what is stored.
 
 pub mod delete;
 pub mod engine;
@@ -32,7 +36,7 @@ use api::schema::Facts;
 use api::status::Status;
 use parking_lot::RwLock;
 
-/// The table as it is now. Readers take a snapshot; custom resources come and go by replacing it.
+/// The table as it is now. Readers take a snapshot, so that it can be replaced under them.
 pub struct Resources(RwLock<Arc<BTreeMap<(Text, Text), Arc<Row>>>>);
 
 impl Resources {

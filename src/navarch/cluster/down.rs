@@ -45,7 +45,7 @@ pub async fn run(args: Args) -> Result<()> {
         return Ok(());
     };
     if !settings.control_plane_only {
-        whole(&layout, &settings, &progress).await?;
+        whole(&layout, &progress).await?;
     }
     let mut names = process::recorded(&layout);
     // Clients before servers: nobody waits for an answer that no longer comes.
@@ -60,7 +60,7 @@ pub async fn run(args: Args) -> Result<()> {
     }
     if !args.keep {
         // A mount that is still there may lead to what is not ours.
-        if let Some(point) = mounts_below(layout.root()).first() {
+        if let Some(point) = mounts_below(layout.root())?.first() {
             return Err(Error::new(
                 format!("removing {}", layout.root().display()),
                 format!("{} is mounted", point.display()),
@@ -73,7 +73,7 @@ pub async fn run(args: Args) -> Result<()> {
 }
 
 /// Pods first, while there is a runtime that knows how to take them down.
-async fn whole(layout: &Layout, _settings: &Settings, progress: &Progress) -> Result<()> {
+async fn whole(layout: &Layout, progress: &Progress) -> Result<()> {
     process::stop(layout, up::KUBELET, Duration::from_secs(20));
     progress.step("the kubelet has stopped");
     if layout.path("containerd/config.toml").exists() {
@@ -86,7 +86,10 @@ async fn whole(layout: &Layout, _settings: &Settings, progress: &Progress) -> Re
 
 fn leftovers(layout: &Layout, settings: &Settings) {
     kill_shims(layout);
-    unmount_below(layout.root());
+    // `down` looks for mounts once more before it removes anything, and stops at an error then.
+    if let Err(error) = unmount_below(layout.root()) {
+        eprintln!("{error}");
+    }
     network::remove(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string());
     network::restore_kernel(&settings.kernel);
     cgroups::remove(cgroups::ROOT);
@@ -108,21 +111,22 @@ fn kill_shims(layout: &Layout) {
 }
 
 /// Mounts below a directory, the innermost first.
-fn mounts_below(root: &Path) -> Vec<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
     let mut ours: Vec<PathBuf> = points.map(PathBuf::from).filter(|p| p.starts_with(root)).collect();
     ours.sort_by_key(|p| std::cmp::Reverse(p.components().count()));
-    ours
+    Ok(ours)
 }
 
 /// Unmounts everything below a directory.
-fn unmount_below(root: &Path) {
-    for point in mounts_below(root) {
+fn unmount_below(root: &Path) -> Result<()> {
+    for point in mounts_below(root)? {
         if let Err(error) = umount2(&point, MntFlags::MNT_DETACH) {
             eprintln!("unmounting {}: {error}", point.display());
         }
     }
+    Ok(())
 }
 
 /// Undoes the kernel's escapes of spaces and the like in mountinfo (`\040`).

@@ -15,6 +15,8 @@ use rcgen::{
 };
 use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 
 use super::{Context, Error, Layout, Result};
 
@@ -310,22 +312,47 @@ pub fn expiries(layout: &Layout) -> Vec<(String, Option<OffsetDateTime>)> {
     names.map(|name| (name.clone(), read(name))).collect()
 }
 
+/// Is a certificate there that lasts, is of the authority as it is now, and has the names and addresses of its row?
 fn is_good(layout: &Layout, row: &Certificate, names: &Names) -> bool {
-    let Some(pair) = read_pair(layout, &row.name) else { return false };
-    let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pair.certificate.as_bytes()) else { return false };
-    let Ok(certificate) = pem.parse_x509() else { return false };
-    let ends = certificate.validity().not_after.to_datetime();
-    let Ok(Some(alternatives)) = certificate.subject_alternative_name() else {
-        return row.addresses.is_empty() && fresh(ends);
+    let (Some(pair), Some(ca)) = (read_pair(layout, &row.name), read_pair(layout, &row.ca)) else { return false };
+    let read = |pem: &str| x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok().map(|(_, pem)| pem);
+    let (Some(pem), Some(ca)) = (read(&pair.certificate), read(&ca.certificate)) else { return false };
+    let (Ok(certificate), Ok(ca)) = (pem.parse_x509(), ca.parse_x509()) else { return false };
+    let has = alternatives(&certificate);
+    fresh(certificate.validity().not_after.to_datetime())
+        && issuer_key(&certificate).is_some_and(|key| Some(key) == own_key(&ca))
+        && row.names.iter().all(|name| has.contains(&names.fill(name)))
+        && row.addresses.iter().all(|a| names.fill(a).parse::<IpAddr>().is_ok_and(|ip| has.contains(&ip.to_string())))
+}
+
+/// Names and addresses that a certificate stands for.
+fn alternatives(certificate: &X509Certificate<'_>) -> Vec<String> {
+    let Ok(Some(list)) = certificate.subject_alternative_name() else { return Vec::new() };
+    let text = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match *bytes {
+            [a, b, c, d] => Some(IpAddr::from([*a, *b, *c, *d]).to_string()),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+        },
+        _ => None,
     };
-    let has = |ip: IpAddr| {
-        alternatives.value.general_names.iter().any(|name| match (name, ip) {
-            (x509_parser::extensions::GeneralName::IPAddress(b), IpAddr::V4(v4)) => *b == v4.octets(),
-            (x509_parser::extensions::GeneralName::IPAddress(b), IpAddr::V6(v6)) => *b == v6.octets(),
-            _ => false,
-        })
-    };
-    fresh(ends) && row.addresses.iter().all(|a| names.fill(a).parse().is_ok_and(has))
+    list.value.general_names.iter().filter_map(text).collect()
+}
+
+/// Which key signed a certificate.
+fn issuer_key<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
+    certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0),
+        _ => None,
+    })
+}
+
+/// The identifier of an authority's own key.
+fn own_key<'a>(certificate: &'a X509Certificate<'_>) -> Option<&'a [u8]> {
+    certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0),
+        _ => None,
+    })
 }
 
 fn fresh(ends: OffsetDateTime) -> bool {
@@ -346,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_is_kept_and_a_new_address_gets_a_new_certificate() {
+    fn what_is_good_is_kept_and_a_new_name_address_or_authority_makes_a_new_certificate() {
         let dir = std::env::temp_dir().join(format!("navarch-pki-{}", std::process::id()));
         let layout = Layout::new(&dir).unwrap();
         ensure(&layout, &names("192.0.2.7")).unwrap();
@@ -357,6 +384,14 @@ mod tests {
         ensure(&layout, &names("192.0.2.8")).unwrap();
         assert_eq!((&ca, &client), (&read("ca"), &read("front-proxy-client")));
         assert_ne!(apiserver, read("apiserver"));
+        let (apiserver, renamed) = (read("apiserver"), Names { node: "n2".into(), ..names("192.0.2.8") });
+        ensure(&layout, &renamed).unwrap();
+        assert_ne!(apiserver, read("apiserver"), "another name of the node");
+        assert_eq!(client, read("front-proxy-client"));
+        fs::remove_file(file(&layout, "front-proxy-ca", "key")).unwrap();
+        ensure(&layout, &renamed).unwrap();
+        assert_ne!(client, read("front-proxy-client"), "another authority");
+        let client = read("front-proxy-client");
         renew(&layout, &names("192.0.2.8")).unwrap();
         assert_ne!(client, read("front-proxy-client"));
         assert!(expiries(&layout).iter().all(|(_, end)| end.is_some_and(fresh)));

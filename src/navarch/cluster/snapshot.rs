@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt};
 use serde_json::Value;
 use store::{Expect, Store};
 
@@ -214,7 +214,7 @@ async fn skip(layout: &Layout, settings: &Settings, until: i64) -> Result<()> {
         let batch = (until - at + 1).min(AT_ONCE as i64 * 16);
         let numbers = futures::stream::iter(0..batch);
         let writes = numbers.map(|n| write_once(etcd.clone(), n as usize % AT_ONCE)).buffer_unordered(AT_ONCE);
-        writes.for_each(|()| std::future::ready(())).await;
+        writes.try_for_each(|()| std::future::ready(Ok(()))).await.context(what)?;
         at = etcd.revision().await.context(what)?;
     }
     let mut command = etcdctl(layout, settings)?;
@@ -224,13 +224,16 @@ async fn skip(layout: &Layout, settings: &Settings, until: i64) -> Result<()> {
 }
 
 /// Makes one revision; losing a race on the key makes none, which the caller sees by the revision.
-async fn write_once(etcd: Arc<dyn Store>, slot: usize) {
+async fn write_once(etcd: Arc<dyn Store>, slot: usize) -> store::Result<()> {
     let key = format!("{SKIP_KEY}/{slot}");
-    let expect = match etcd.get(&key).await {
-        Ok((Some(found), _)) => Expect::At(found.mod_revision),
-        _ => Expect::Absent,
+    let expect = match etcd.get(&key).await?.0 {
+        Some(found) => Expect::At(found.mod_revision),
+        None => Expect::Absent,
     };
-    let _ = etcd.put(&key, Bytes::from_static(b"skip"), expect, 0).await;
+    match etcd.put(&key, Bytes::from_static(b"skip"), expect, 0).await {
+        Ok(_) | Err(store::Error::Conflict(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 async fn wait_revision(etcd: &dyn Store) -> Result<i64> {

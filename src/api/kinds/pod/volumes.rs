@@ -112,11 +112,6 @@ static SOURCES: &[Source] = &[
     ("image", "image", "image", &[]),
 ];
 
-/// Fields of a volume that are sources.
-pub fn source_fields() -> impl Iterator<Item = &'static str> {
-    SOURCES.iter().map(|source| source.0)
-}
-
 /// A pod's volumes; returns those without fault.
 pub fn volumes<'a>(
     out: &mut Errors, volumes: &'a [Value], meta: Option<&Value>, options: &Options, path: &Path,

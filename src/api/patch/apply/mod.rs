@@ -507,14 +507,6 @@ impl<'a> Tracker<'a> {
     }
 }
 
-/// Checks `metadata.managedFields` as an admission plugin or webhook left it.
-///
-/// # Errors
-/// In upstream's words.
-pub fn validate_managed_fields(fields: &Value) -> Result<(), String> {
-    managed::decode(fields.clone(), false).map(drop).map_err(|e| format!("error decoding managed fields: {e}"))
-}
-
 /// Puts the old times back where an update changed nothing but times in managedFields, so that it is none.
 pub fn ignore_times(new: &mut Value, old: &Value) {
     let (Some(had), Some(has)) = (managed_fields(old), managed_fields(new)) else { return };
