@@ -14,6 +14,7 @@ use crate::events::Level;
 use crate::objects::Changes;
 use crate::pods::admit::{Question, Refusal, admit};
 use crate::pods::{self, full_name, is_mirror, is_static, is_terminal, qos};
+use crate::runtime::exits::{Exits, Kind};
 use crate::runtime::labels;
 use crate::runtime::state::{Glance, changed, glance};
 use crate::status::manager::Life;
@@ -24,15 +25,18 @@ use crate::work::terminate::Ending;
 use crate::work::worker::{Stage, Wish, Workers};
 use base::shutdown::Shutdown;
 use client::{Change, Informer};
+use k8s_cri::v1;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 /// How often the runtime is listed.
 const RELIST: Duration = Duration::from_secs(1);
+/// The same while all that runs is watched and nothing has happened for as long.
+const RELIST_QUIET: Duration = Duration::from_secs(10);
 /// How often leftovers are looked for.
 const HOUSEKEEPING: Duration = Duration::from_secs(2);
 /// How often directories and groups are looked through although nothing is known to have changed.
@@ -69,7 +73,11 @@ pub struct Kubelet {
     cleaned: Instant,
     /// When the runtime was last listed successfully.
     pub listed: Arc<RwLock<Option<Instant>>>,
-    relist_now: Arc<Notify>,
+    exits: Exits,
+    /// Since when nothing has happened.
+    quiet_since: Instant,
+    /// Is every end of what runs told?
+    settled: bool,
 }
 
 /// Where the loop hears from.
@@ -90,6 +98,7 @@ impl Kubelet {
         ctx: Arc<Context>, table: Arc<Table>, workers: Arc<Workers>, node: Arc<RwLock<Node>>,
         api: Option<Informer<Pod>>, unsafe_sysctls: Vec<String>,
     ) -> Self {
+        let exits = Exits::new(ctx.relist.clone());
         Self {
             ctx,
             table,
@@ -104,7 +113,9 @@ impl Kubelet {
             unclean: true,
             cleaned: Instant::now(),
             listed: Arc::default(),
-            relist_now: Arc::default(),
+            exits,
+            quiet_since: Instant::now(),
+            settled: false,
         }
     }
 
@@ -122,14 +133,17 @@ impl Kubelet {
         relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut housekeeping = tokio::time::interval(HOUSEKEEPING);
         housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let (relist_now, ctx) = (self.relist_now.clone(), self.ctx.clone());
+        let ctx = self.ctx.clone();
         // The runtime is listed once before anything is decided: a kubelet that starts anew must know what runs.
         self.relist().await;
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                _ = relist.tick() => self.relist().await,
-                () = relist_now.notified() => self.relist().await,
+                _ = relist.tick() => self.relist_in_turn().await,
+                () = ctx.relist.notified() => {
+                    self.stir();
+                    self.relist().await;
+                }
                 _ = housekeeping.tick() => self.clean_up(),
                 Some(pods) = next(&mut manifests) => self.manifests(pods),
                 Some(change) = changes.recv() => self.api_change(change),
@@ -146,6 +160,33 @@ impl Kubelet {
         }
     }
 
+    /// Lists the runtime, unless nothing can have happened that would not have been told.
+    async fn relist_in_turn(&mut self) {
+        let listed = *self.listed.read();
+        let quiet = self.settled && self.quiet_since.elapsed() > RELIST_QUIET;
+        if !quiet || listed.is_none_or(|at| at.elapsed() >= RELIST_QUIET) {
+            self.relist().await;
+        }
+    }
+
+    /// Something has happened: leftovers may be there, and the runtime is busy.
+    fn stir(&mut self) {
+        self.unclean = true;
+        self.quiet_since = Instant::now();
+    }
+
+    /// What runs, by the last listing.
+    fn running(&self) -> HashSet<(Kind, String)> {
+        let up = v1::ContainerState::ContainerRunning as i32;
+        let of = |glance: &Glance| {
+            let containers = glance.containers.iter().filter(|(_, state)| **state == up);
+            let sandboxes = glance.sandboxes.iter().filter(|(_, ready)| **ready);
+            let containers = containers.map(|(id, _)| (Kind::Container, id.clone()));
+            containers.chain(sandboxes.map(|(id, _)| (Kind::Sandbox, id.clone()))).collect::<Vec<_>>()
+        };
+        self.glances.values().flat_map(of).collect()
+    }
+
     /// Lists the runtime and wakes the workers of pods that changed.
     async fn relist(&mut self) {
         let listed = tokio::try_join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
@@ -155,11 +196,13 @@ impl Kubelet {
         };
         let now = glance(sandboxes, containers);
         for uid in changed(&self.glances, &now) {
-            self.unclean = true;
+            self.stir();
             self.workers.wake(&uid);
         }
         self.glances = now;
         *self.listed.write() = Some(Instant::now());
+        let running = self.running();
+        self.settled = self.exits.follow(&self.ctx.cri, &running).await;
         self.adopt_orphans();
         self.retry_waiting();
     }
@@ -197,18 +240,19 @@ impl Kubelet {
 
     fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
         self.manifests_read = true;
-        self.unclean = true;
         let wanted: HashSet<&str> = pods.iter().map(|pod| pods::uid(pod)).collect();
         let gone: Vec<Arc<Pod>> =
             self.table.all().into_iter().filter(|pod| is_static(pod) && !wanted.contains(pods::uid(pod))).collect();
         self.waiting.retain(|pod| wanted.contains(pods::uid(pod)));
         for pod in gone {
+            self.stir();
             self.removed(&pod);
         }
         self.adopt_orphans();
         for pod in pods {
             let waits = self.waiting.iter().any(|other| pods::uid(other) == pods::uid(&pod));
             if self.table.get(pods::uid(&pod)).is_none() && !waits {
+                self.stir();
                 self.added(pod);
             }
         }
@@ -216,7 +260,7 @@ impl Kubelet {
     }
 
     fn api_change(&mut self, change: Change<Pod>) {
-        self.unclean = true;
+        self.stir();
         match change {
             Change::Added(pod) => self.api_pod(pod),
             Change::Updated(old, new) if pods::uid(&old) != pods::uid(&new) => {
@@ -396,7 +440,7 @@ impl Kubelet {
 
     /// A worker is through: nothing of its pod is left on the node.
     fn finished(&mut self, uid: &str) {
-        self.unclean = true;
+        self.stir();
         if self.table.get(uid).is_none() {
             self.workers.forget(uid);
             self.forget(uid);

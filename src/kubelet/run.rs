@@ -187,6 +187,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
         allocatable: RwLock::default(),
         health: RwLock::new(RuntimeHealth::default()),
         resync: config.sync_frequency.0,
+        relist: Arc::default(),
     });
 
     let table = Arc::new(Table::default());

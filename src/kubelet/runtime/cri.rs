@@ -1,5 +1,6 @@
 //! Calls to the container runtime: CRI v1 over a unix socket.
 
+use super::exits::{Kind, pid_in};
 use super::labels;
 use super::state::{Container, PodState, Sandbox, State, time};
 use hyper_util::rt::TokioIo;
@@ -160,6 +161,23 @@ impl Cri {
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(status.into()),
         }
+    }
+
+    /// The first process of a container or a sandbox, where the runtime tells it.
+    pub async fn process_of(&self, kind: Kind, id: &str) -> Option<i32> {
+        let mut runtime = self.runtime();
+        let answer = match kind {
+            Kind::Container => {
+                let request = v1::ContainerStatusRequest { container_id: id.into(), verbose: true };
+                runtime.container_status(ask(request)).await.map(|answer| answer.into_inner().info)
+            }
+            Kind::Sandbox => {
+                let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
+                runtime.pod_sandbox_status(ask(request)).await.map(|answer| answer.into_inner().info)
+            }
+        };
+        // One that is gone meanwhile has none, like one whose runtime does not tell.
+        pid_in(&answer.ok()?)
     }
 
     /// Everything that the runtime holds of one pod, newest first, termination messages included.

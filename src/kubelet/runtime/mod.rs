@@ -7,6 +7,7 @@
 //! ```
 
 pub mod cri;
+pub mod exits;
 pub mod labels;
 pub mod plan;
 pub mod resources;

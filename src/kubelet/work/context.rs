@@ -26,6 +26,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use parking_lot::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 /// What the runtime says about itself.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +83,8 @@ pub struct Context {
     pub health: RwLock<RuntimeHealth>,
     /// How often a pod is looked at without cause.
     pub resync: std::time::Duration,
+    /// Asks for a listing of the runtime now.
+    pub relist: Arc<Notify>,
 }
 
 impl Context {

@@ -107,6 +107,7 @@ async fn try_round(
         settle_resize(ctx, pod, &after);
         ctx.statuses.set(pod, ctx.status(pod, &after, reasons, false, None), Life::MayRun);
         ctx.probes.poke(uid);
+        ctx.relist.notify_one();
     }
     Ok(match wake {
         Wake::Failed => Round::Failed,
