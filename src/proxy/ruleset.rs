@@ -143,6 +143,22 @@ pub fn transaction(table: &str, old: Option<&Ruleset>, new: &Ruleset) -> Option<
     Some(script.out)
 }
 
+/// The transaction that makes what we hold true again, whatever somebody else did to it. Sets that the kernel fills
+/// keep their elements: these are the sessions of clients.
+pub fn restore(table: &str, rules: &Ruleset) -> String {
+    let mut script = Script { table, out: format!("add table {table}\n") };
+    let empty = Ruleset::default();
+    script.declare(&empty, rules);
+    for name in rules.chains.keys() {
+        script.line("flush chain", format_args!("{name}"));
+    }
+    for (name, set) in rules.sets.iter().filter(|(_, set)| !set.header.contains("dynamic")) {
+        script.line(&format!("flush {}", set.kind), format_args!("{name}"));
+    }
+    script.fill(&empty, rules);
+    script.out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +189,19 @@ mod tests {
     fn no_change_is_no_transaction() {
         let rules = with(&[("a", &["accept"])], &[]);
         assert_eq!(transaction("ip t", Some(&rules), &rules.clone()), None);
+    }
+
+    #[test]
+    fn restoring_rewrites_all_rules_and_keeps_the_sessions_of_clients() {
+        let mut rules = with(&[("a", &["accept"])], &[("10.0.0.1", "goto a")]);
+        let header = "type ipv4_addr; flags dynamic,timeout;".to_string();
+        rules.sets.insert("sessions".into(), Set { kind: "set", header, elements: BTreeMap::new() });
+        let script = restore("ip t", &rules);
+        let want = "add table ip t\nadd map ip t m { type ipv4_addr : verdict; }\n\
+                    add set ip t sessions { type ipv4_addr; flags dynamic,timeout; }\nadd chain ip t a\n\
+                    flush chain ip t a\nflush map ip t m\nadd rule ip t a accept\n\
+                    add element ip t m { 10.0.0.1 : goto a }\n";
+        assert_eq!(script, want);
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Syncer {
         }
         let began = Instant::now();
         let pending = self.progress.lock().pending_since.take();
-        match self.sync().await {
+        match self.sync(full).await {
             Ok(()) => {
                 self.progress.lock().synced = Some(Instant::now());
                 self.metrics.last.set(jiff::Timestamp::now().as_second());
@@ -174,7 +174,7 @@ impl Syncer {
         }
     }
 
-    async fn sync(&self) -> Result<(), kernel::Error> {
+    async fn sync(&self, full: bool) -> Result<(), kernel::Error> {
         let place = self.place();
         let options = self.options(&place);
         let mut applied = self.applied.lock().await;
@@ -186,7 +186,7 @@ impl Syncer {
             if ports.is_empty() && state.rules.is_none() && family == Family::V6 {
                 continue;
             }
-            self.bring(family, state, ports, &options).await?;
+            self.bring(family, state, ports, &options, full).await?;
             all.extend(state.ports.iter().cloned());
         }
         self.health_ports.set(&all, &place).await;
@@ -194,14 +194,22 @@ impl Syncer {
     }
 
     async fn bring(
-        &self, family: Family, state: &mut Applied, ports: Vec<Port>, options: &Options,
+        &self, family: Family, state: &mut Applied, ports: Vec<Port>, options: &Options, full: bool,
     ) -> Result<(), kernel::Error> {
         let wanted = rules::compute(family, &ports, options);
-        let script = ruleset::transaction(rules::table(family), state.rules.as_ref(), &wanted);
-        if let Some(script) = script {
+        let table = rules::table(family);
+        let change = ruleset::transaction(table, state.rules.as_ref(), &wanted);
+        let changed = change.is_some();
+        let mut script = change.unwrap_or_default();
+        if full {
+            script += &ruleset::restore(table, &wanted);
+        }
+        if !script.is_empty() {
             // Unless this succeeds nobody knows what the kernel holds, and the next transaction starts from nothing.
             state.rules = None;
             kernel::run(&script).await?;
+        }
+        if changed {
             tracing::info!(?family, ports = ports.len(), "rules are in place");
         }
         state.rules = Some(wanted);
