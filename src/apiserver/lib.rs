@@ -80,6 +80,8 @@ pub struct Settings {
     pub etcd_prefix: String,
     /// Seconds an Event lives.
     pub event_ttl: i64,
+    /// A watch without a timeout of its own ends after this and up to twice as long.
+    pub min_request_timeout: std::time::Duration,
     /// Ranges of ClusterIPs, the first being the primary family.
     pub service_ranges: Vec<ipnet::IpNet>,
     /// First and last node port.

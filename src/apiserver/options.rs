@@ -49,8 +49,6 @@ pub struct Options {
     pub in_flight: (usize, usize),
     /// Longest time for a request that is not long-running.
     pub request_timeout: Duration,
-    /// Shortest time that a watch without a timeout of its own lasts; it lasts up to twice as long.
-    pub min_request_timeout: Duration,
     /// Between the end of readiness and the end of listening.
     pub shutdown_delay: Duration,
     /// How long watches may run on after that.
@@ -245,7 +243,6 @@ fn api_flags() -> Vec<Arg> {
         flags::duration("event-ttl", "1h0m0s", "how long events are kept"),
         flags::map("runtime-config", "APIs that are on or off: apps/v1beta1=true, api/beta=true …"),
         flags::map("feature-gates", "features that are on or off; none of ours is optional"),
-        flags::switch("enable-priority-and-fairness", true, "share the server fairly"),
     ]
 }
 
@@ -254,6 +251,7 @@ fn ignored_flags() -> Vec<Arg> {
     let no_effect = "accepted for upstream's manifests; of no effect here";
     vec![
         flags::switch("contention-profiling", false, no_effect),
+        flags::switch("enable-priority-and-fairness", true, no_effect),
         flags::switch("watch-cache", true, no_effect),
         flags::list("watch-cache-sizes", "", no_effect),
         flags::int("default-watch-cache-size", 100, no_effect),
@@ -332,7 +330,6 @@ impl Options {
                 flags.int("max-mutating-requests-inflight").max(0) as usize,
             ),
             request_timeout: flags.duration("request-timeout"),
-            min_request_timeout: Duration::from_secs(flags.int("min-request-timeout").max(0) as u64),
             shutdown_delay: flags.duration("shutdown-delay-duration"),
             watch_grace: flags.duration("shutdown-watch-termination-grace-period"),
             livez_grace: flags.duration("livez-grace-period"),
@@ -346,6 +343,7 @@ impl Options {
             settings: Settings {
                 etcd_prefix: format!("/{}", flags.text("etcd-prefix").trim_matches('/')),
                 event_ttl: flags.duration("event-ttl").as_secs() as i64,
+                min_request_timeout: Duration::from_secs(flags.int("min-request-timeout").max(0) as u64),
                 service_ranges: ranges,
                 node_ports,
                 admission,

@@ -19,6 +19,7 @@ pub fn settings() -> Settings {
     Settings {
         etcd_prefix: "/registry".into(),
         event_ttl: 3600,
+        min_request_timeout: std::time::Duration::from_secs(1800),
         service_ranges: vec!["10.96.0.0/16".parse().expect("a range")],
         node_ports: (30000, 32767),
         admission: admission::known().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect(),

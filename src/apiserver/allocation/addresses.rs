@@ -40,7 +40,10 @@ fn row(api: &Arc<Api>, plural: &str) -> Result<Arc<Row>, Refusal> {
 /// Ranges of a family that Services may take addresses from: those of ready ServiceCIDRs, else what the flags say.
 fn ranges(api: &Arc<Api>, family: Family) -> Vec<IpNet> {
     let cidrs = api.resources.find("networking.k8s.io", "servicecidrs");
-    let objects = cidrs.map(|row| internal::list(api, &row, "")).unwrap_or_default();
+    let objects = cidrs.map_or_else(|| Ok(Vec::new()), |row| internal::list(api, &row, "")).unwrap_or_else(|error| {
+        tracing::error!(%error, "ServiceCIDRs can't be read; addresses are taken from the ranges of the flags alone");
+        Vec::new()
+    });
     let ready = objects.iter().filter(|cidr| is_ready(cidr));
     let texts = ready.flat_map(|cidr| object::list(cidr, &["spec", "cidrs"]).iter().filter_map(Value::as_str));
     let mut found: Vec<IpNet> = texts.filter_map(|text| text.parse().ok()).collect();

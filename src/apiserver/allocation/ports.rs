@@ -1,5 +1,6 @@
 //! Node ports: one bitmap for the cluster, under upstream's key and in a form that upstream reads.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use api::status::Status;
@@ -17,7 +18,12 @@ pub struct Ports {
     first: u16,
     last: u16,
     known: Mutex<Option<KeyValue>>,
+    /// How often in a row a repair has found each of these ports taken by nobody.
+    ownerless: Mutex<BTreeMap<u16, u8>>,
 }
+
+/// A port that nobody holds is free after so many repairs: a create takes its port before its Service is stored.
+const REPAIRS: u8 = 3;
 
 /// Why a port can't be had, in upstream's words.
 pub type Refusal = String;
@@ -52,7 +58,7 @@ impl Bitmap {
 impl Ports {
     /// An allocator of the ports from the first to the last of a range.
     pub fn new((first, last): (u16, u16)) -> Self {
-        Self { first, last, known: Mutex::new(None) }
+        Self { first, last, known: Mutex::default(), ownerless: Mutex::default() }
     }
 
     fn key(api: &Api) -> String {
@@ -131,20 +137,40 @@ impl Ports {
         .await
     }
 
-    /// Makes exactly these ports taken.
+    /// Makes these ports taken, and frees what has been taken by nobody for several repairs.
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn reset(&self, api: &Arc<Api>, ports: &[u16]) -> Result<(), Status> {
+    pub async fn repair(&self, api: &Arc<Api>, held: &BTreeSet<u16>) -> Result<(), Status> {
+        let mut ownerless = self.ownerless.lock().await;
+        let mut counted = BTreeMap::new();
         self.change(api, false, |map| {
-            let mut wanted = Bitmap::default();
-            let mine = ports.iter().filter(|p| (self.first..=self.last).contains(*p));
-            mine.for_each(|p| wanted.set(usize::from(p - self.first), true));
-            let differs = wanted.bytes() != map.bytes();
-            *map = wanted;
-            differs
+            let before = map.clone();
+            counted = self.settle(map, held, &ownerless);
+            *map != before
         })
-        .await
+        .await?;
+        *ownerless = counted;
+        Ok(())
+    }
+
+    /// One repair of a bitmap; how often each port that stays was found ownerless by now.
+    fn settle(&self, map: &mut Bitmap, held: &BTreeSet<u16>, before: &BTreeMap<u16, u8>) -> BTreeMap<u16, u8> {
+        let mut ownerless = BTreeMap::new();
+        for i in 0..self.size() {
+            let port = self.first + i as u16;
+            if held.contains(&port) {
+                map.set(i, true);
+            } else if map.get(i) {
+                let times = before.get(&port).copied().unwrap_or(0) + 1;
+                if times < REPAIRS {
+                    ownerless.insert(port, times);
+                } else {
+                    map.set(i, false);
+                }
+            }
+        }
+        ownerless
     }
 
     /// Changes the bitmap in one transaction; the function says whether there is anything to write.
@@ -157,7 +183,7 @@ impl Ports {
             *known = api.store.get(&key).await.map_err(unavailable)?.0;
         }
         loop {
-            let mut map = known.as_ref().map(|kv| decode(&kv.value)).unwrap_or_default();
+            let mut map = known.as_ref().map(|kv| self.read(&kv.value)).transpose()?.unwrap_or_default();
             if !change(&mut map) {
                 // What this server remembers may be old: refuse only by what the store says.
                 let fresh = api.store.get(&key).await.map_err(unavailable)?.0;
@@ -186,6 +212,27 @@ impl Ports {
     }
 }
 
+impl Ports {
+    /// The bitmap of a stored value. One of another range is of the same ports, as far as they are of ours.
+    fn read(&self, value: &[u8]) -> Result<Bitmap, Status> {
+        let unreadable = |why: &str| Status::internal(format!("the allocation of node ports can't be read: {why}"));
+        let (range, stored) = decode(value).map_err(unreadable)?;
+        if range == self.range() {
+            return Ok(stored);
+        }
+        let first: u16 = range
+            .split('-')
+            .next()
+            .and_then(|first| first.parse().ok())
+            .ok_or(range)
+            .map_err(|range| unreadable(&format!("range {range:?}")))?;
+        let taken = (0..stored.0.len() * 8).filter(|i| stored.get(*i)).filter_map(|i| first.checked_add(i as u16));
+        let mut map = Bitmap::default();
+        taken.filter(|port| self.holds(*port)).for_each(|port| map.set(usize::from(port - self.first), true));
+        Ok(map)
+    }
+}
+
 fn unavailable(error: store::Error) -> Status {
     Status::internal(error)
 }
@@ -201,16 +248,17 @@ fn encode(map: &Bitmap, range: &str) -> Bytes {
     object.to_string().into_bytes().into()
 }
 
-/// Reads both forms: JSON, and upstream's protobuf (an `Unknown` around metadata, range and data).
-fn decode(value: &[u8]) -> Bitmap {
-    if value.starts_with(api::codec::proto::MAGIC)
-        && let Ok(unknown) = api::codec::proto::open(value)
-    {
-        return Bitmap::of_bytes(message_field(unknown.raw, 3));
+/// Range and bitmap in both forms: JSON, and upstream's protobuf (an `Unknown` around metadata, range and data).
+fn decode(value: &[u8]) -> Result<(String, Bitmap), &'static str> {
+    if value.starts_with(api::codec::proto::MAGIC) {
+        let unknown = api::codec::proto::open(value).map_err(|_| "it is no protobuf message")?;
+        let range = String::from_utf8_lossy(message_field(unknown.raw, 2)).into_owned();
+        return Ok((range, Bitmap::of_bytes(message_field(unknown.raw, 3))));
     }
-    let object: Value = serde_json::from_slice(value).unwrap_or_default();
-    let text = object.get("data").and_then(Value::as_str).unwrap_or_default();
-    Bitmap::of_bytes(&STANDARD.decode(text).unwrap_or_default())
+    let object: Value = serde_json::from_slice(value).map_err(|_| "it is no JSON")?;
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+    let data = STANDARD.decode(text("data")).map_err(|_| "its data is no base64")?;
+    Ok((text("range").to_owned(), Bitmap::of_bytes(&data)))
 }
 
 /// The bytes of a length-delimited field of a protobuf message in which all fields are such.
@@ -259,7 +307,37 @@ mod tests {
     fn a_value_is_read_as_it_was_written() {
         let mut map = Bitmap::default();
         map.set(2767, true);
-        assert_eq!(decode(&encode(&map, "30000-32767")), map);
+        assert_eq!(decode(&encode(&map, "30000-32767")), Ok(("30000-32767".into(), map)));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_free_ports() {
+        let ports = Ports::new((30000, 32767));
+        for broken in [&b"{"[..], b"k8s\0\xff\xff", br#"{"range":"30000-32767","data":"%"}"#, br#"{"range":"x"}"#] {
+            assert_eq!(ports.read(broken).unwrap_err().code, 500, "{}", String::from_utf8_lossy(broken));
+        }
+    }
+
+    #[test]
+    fn ports_stay_taken_when_the_range_changes() {
+        let mut map = Bitmap::default();
+        [0, 100, 2767].iter().for_each(|i| map.set(*i, true));
+        let moved = Ports::new((30050, 30150)).read(&encode(&map, "30000-32767")).unwrap();
+        assert_eq!((0..101).filter(|i| moved.get(*i)).collect::<Vec<_>>(), [50]);
+    }
+
+    #[test]
+    fn a_port_without_a_service_is_free_after_the_third_repair() {
+        let ports = Ports::new((30000, 32767));
+        let (mut map, held) = (Bitmap::default(), BTreeSet::from([30001]));
+        map.set(5, true);
+        let mut seen = BTreeMap::new();
+        for repair in 1..=3 {
+            seen = ports.settle(&mut map, &held, &seen);
+            assert!(map.get(1));
+            assert_eq!(map.get(5), repair < 3, "repair {repair}");
+        }
+        assert!(seen.is_empty());
     }
 
     #[test]

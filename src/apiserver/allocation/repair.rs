@@ -25,9 +25,9 @@ pub async fn repair(api: &Arc<Api>) -> Result<(), Status> {
     default_cidr(api).await?;
     let Some(row) = api.resources.find("", "services") else { return Ok(()) };
     api.cache.refresh().await.map_err(Status::internal)?;
-    let services = internal::list(api, &row, "");
+    let services = internal::list(api, &row, "")?;
     let cluster = api.services.families();
-    let mut ports = Vec::new();
+    let mut ports = BTreeSet::new();
     let mut held = BTreeSet::new();
     for service in &services {
         let mut spec = Spec::read(service);
@@ -42,9 +42,8 @@ pub async fn repair(api: &Arc<Api>) -> Result<(), Status> {
         ports.extend(spec.node_ports());
         ports.extend(Some(spec.health_port).filter(|port| *port != 0));
     }
-    api.services.ports.reset(api, &ports).await?;
-    forget(api, &held).await;
-    Ok(())
+    api.services.ports.repair(api, &ports).await?;
+    forget(api, &held).await
 }
 
 fn noted(api: &Arc<Api>, address: &str) -> bool {
@@ -53,10 +52,10 @@ fn noted(api: &Arc<Api>, address: &str) -> bool {
 }
 
 /// Releases addresses that were taken for a Service that is not there.
-async fn forget(api: &Arc<Api>, held: &BTreeSet<String>) {
-    let Some(row) = api.resources.find("networking.k8s.io", "ipaddresses") else { return };
+async fn forget(api: &Arc<Api>, held: &BTreeSet<String>) -> Result<(), Status> {
+    let Some(row) = api.resources.find("networking.k8s.io", "ipaddresses") else { return Ok(()) };
     let now = object::now();
-    for address in internal::list(api, &row, "") {
+    for address in internal::list(api, &row, "")? {
         let name = object::name(&address);
         let for_service = object::text(&address, &["spec", "parentRef", "resource"]) == "services";
         let made = object::seconds(object::meta_text(&address, "creationTimestamp")).unwrap_or(now);
@@ -64,6 +63,7 @@ async fn forget(api: &Arc<Api>, held: &BTreeSet<String>) {
             addresses::release(api, name).await;
         }
     }
+    Ok(())
 }
 
 /// The ServiceCIDR `kubernetes`, which says what the flags say.

@@ -82,7 +82,7 @@ pub async fn renew(api: &Arc<Api>) -> Result<(), Status> {
 pub async fn collect(api: &Arc<Api>) -> Result<(), Status> {
     let row = row(api, GROUP, "leases")?;
     let now = base::clock::unix();
-    for lease in internal::list(api, &row, NAMESPACE).iter().filter(|l| expired(l, now)) {
+    for lease in internal::list(api, &row, NAMESPACE)?.iter().filter(|l| expired(l, now)) {
         let name = lease["metadata"]["name"].as_str().unwrap_or_default();
         match internal::delete(api, &row, NAMESPACE, name).await {
             Err(e) if e.code != 404 => return Err(e),

@@ -10,7 +10,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use store::{Expect, KeyValue};
 
-use super::engine::{self, too_slow};
+use super::engine::{self, PATIENCE, too_slow};
 use super::hooks::{self, OnDelete};
 use super::options::{DeleteOptions, Preconditions};
 use super::state::State;
@@ -183,9 +183,7 @@ impl Delete<'_> {
     /// # Errors
     /// Whatever upstream answers.
     pub async fn run(&self) -> Result<Deleted, Status> {
-        tokio::time::timeout(std::time::Duration::from_secs(34), self.settle())
-            .await
-            .unwrap_or_else(|_| Err(too_slow()))
+        tokio::time::timeout(PATIENCE, self.settle()).await.unwrap_or_else(|_| Err(too_slow()))
     }
 
     async fn settle(&self) -> Result<Deleted, Status> {

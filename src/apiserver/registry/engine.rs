@@ -28,7 +28,7 @@ use crate::request::User;
 use state::State;
 
 /// Seconds a write may take, conflicts and all.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(34);
+pub(super) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(34);
 
 /// How often a name is generated before the creation fails.
 const NAME_ATTEMPTS: usize = 8;
@@ -534,18 +534,21 @@ pub async fn validate(
 pub async fn modify(
     w: &Write<'_>, change: &(dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
 ) -> Result<Written, Status> {
-    let key = w.key(w.name);
-    let mut state = State::guess(w.api, &key);
-    loop {
-        let result = modify_once(w, &key, &state, change).await;
-        match result {
-            Ok(Outcome::Done(written)) => return Ok(*written),
-            Ok(Outcome::Lost(kv)) => state = State::found(w.api, kv),
-            Ok(Outcome::Unchanged(_)) | Err(_) if !state.fresh && refreshed(w, &key, &mut state).await? => {}
-            Ok(Outcome::Unchanged(written)) => return Ok(*written),
-            Err(status) => return Err(status),
+    let all = async {
+        let key = w.key(w.name);
+        let mut state = State::guess(w.api, &key);
+        loop {
+            let result = modify_once(w, &key, &state, change).await;
+            match result {
+                Ok(Outcome::Done(written)) => return Ok(*written),
+                Ok(Outcome::Lost(kv)) => state = State::found(w.api, kv),
+                Ok(Outcome::Unchanged(_)) | Err(_) if !state.fresh && refreshed(w, &key, &mut state).await? => {}
+                Ok(Outcome::Unchanged(written)) => return Ok(*written),
+                Err(status) => return Err(status),
+            }
         }
-    }
+    };
+    tokio::time::timeout(PATIENCE, all).await.unwrap_or_else(|_| Err(too_slow()))
 }
 
 async fn modify_once(

@@ -39,12 +39,14 @@ pub async fn get(api: &Arc<Api>, row: &Arc<Row>, namespace: &str, name: &str) ->
     State::found(api, kv).object()?.ok_or_else(|| Status::not_found(row.group_resource(), name))
 }
 
-/// All objects of a resource (of a namespace where one is given) as the cache has them now. What can't be decoded is
-/// left out.
-pub fn list(api: &Arc<Api>, row: &Arc<Row>, namespace: &str) -> Vec<Value> {
+/// All objects of a resource (of a namespace where one is given) as the cache has them now.
+///
+/// # Errors
+/// When one can't be decoded: whoever decides by what is there must not take it for absent.
+pub fn list(api: &Arc<Api>, row: &Arc<Row>, namespace: &str) -> Result<Vec<Value>, Status> {
     let snapshot = api.cache.snapshot(&entry::resource_prefix(&api.settings.etcd_prefix, row));
     let wanted = snapshot.entries.values().filter(|c| namespace.is_empty() || c.entry.namespace() == namespace);
-    wanted.filter_map(|cached| cached.entry.parse().ok()).collect()
+    wanted.map(|cached| cached.entry.parse().map_err(Status::internal)).collect()
 }
 
 /// Runs a write in the server's own name.
@@ -132,7 +134,7 @@ pub async fn delete(api: &Arc<Api>, row: &Arc<Row>, namespace: &str, name: &str)
 /// When the store does not answer.
 pub async fn list_now(api: &Arc<Api>, row: &Arc<Row>, namespace: &str) -> Result<Vec<Value>, Status> {
     api.cache.refresh().await.map_err(|e| failure(e, row, "", "list"))?;
-    Ok(list(api, row, namespace))
+    list(api, row, namespace)
 }
 
 /// True when an object is there, by the cache.

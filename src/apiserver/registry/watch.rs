@@ -43,6 +43,8 @@ pub(super) struct Pace {
 
 const PACE: Pace =
     Pace { bookmarks: Duration::from_secs(60), last: Duration::from_secs(2), life: Duration::from_secs(1800) };
+/// Longer than anything lives, and still a time that can be reckoned with.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Bytes that are made at a time.
 const CHUNK: usize = 32 * 1024;
 
@@ -52,7 +54,7 @@ const CHUNK: usize = 32 * 1024;
 /// # Errors
 /// Whatever upstream answers before the stream begins.
 pub async fn watch(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request) -> Result<Answer, Status> {
-    watch_at(api, row, req, PACE).await
+    watch_at(api, row, req, Pace { life: api.settings.min_request_timeout, ..PACE }).await
 }
 
 pub(super) async fn watch_at(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request, pace: Pace) -> Result<Answer, Status> {
@@ -81,8 +83,8 @@ pub(super) async fn watch_at(api: &Arc<Api>, row: &Arc<Row>, req: &mut Request, 
 
 fn lifetime(options: &ListOptions, least: Duration) -> Duration {
     match options.timeout.and_then(|seconds| u64::try_from(seconds).ok()).filter(|seconds| *seconds > 0) {
-        // Longer than anything lives, and still a time that can be reckoned with.
-        Some(seconds) => Duration::from_secs(seconds.min(10 * 365 * 86_400)),
+        Some(seconds) => Duration::from_secs(seconds).min(FOREVER),
+        None if least.is_zero() => FOREVER,
         None => least.mul_f64(1.0 + rand::random::<f64>()),
     }
 }
@@ -342,5 +344,7 @@ mod tests {
         }
         assert!((1800..=3600).contains(&life(Some(0))) && (1800..=3600).contains(&life(Some(-5))));
         assert_eq!((life(Some(7)), life(Some(i64::MAX))), (7, 10 * 365 * 86_400));
+        let endless = lifetime(&ListOptions::default(), Duration::ZERO);
+        assert_eq!(endless, FOREVER, "--min-request-timeout=0 sets no end");
     }
 }
