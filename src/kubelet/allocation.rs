@@ -53,16 +53,24 @@ pub struct Allocations {
 
 impl Allocations {
     /// Grants remembered in a file below `root`.
-    pub fn load(root: &Path) -> Self {
+    ///
+    /// # Errors
+    /// When there is a record and it can't be read: without it, running pods would be taken for having what they only
+    /// wish for. The text says what to do.
+    pub fn load(root: &Path) -> Result<Self, String> {
         let path = root.join("resources_state.json");
-        let entries = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "the record of granted resources can't be read");
-                HashMap::new()
-            }),
-            Err(_) => HashMap::new(),
+        let unreadable = |error: &dyn std::fmt::Display| {
+            let path = path.display();
+            format!(
+                "could not restore the resources granted to pods: {error}, please drain this node and delete {path:?} before restarting the kubelet"
+            )
         };
-        Self { path, entries: Mutex::new(entries) }
+        let entries = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| unreadable(&error))?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => HashMap::new(),
+            Err(error) => return Err(unreadable(&error)),
+        };
+        Ok(Self { path, entries: Mutex::new(entries) })
     }
 
     fn save(&self, entries: &HashMap<String, Entry>) {
@@ -266,7 +274,7 @@ mod tests {
     fn an_infeasible_resize_is_told_and_changes_nothing() {
         let dir = std::env::temp_dir().join(format!("kubelet-grants-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let grants = Allocations::load(&dir);
+        let grants = Allocations::load(&dir).unwrap();
         let allocatable: ResourceList =
             [("cpu", "2"), ("pods", "10")].map(|(k, v)| (k.to_owned(), Quantity(v.into()))).into();
         grants.admit(&pod("1"));
@@ -280,11 +288,25 @@ mod tests {
         assert_eq!(grants.consider(&pod("1500m"), &[], &allocatable), Verdict::Granted);
         assert_eq!(grants.conditions("u")[0].type_, "PodResizeInProgress");
         // A kubelet that starts anew still knows.
-        assert_eq!(Allocations::load(&dir).granted(&pod("3")), Arc::new(Pod { ..Pod::clone(&pod3_as("1500m")) }));
+        assert_eq!(
+            Allocations::load(&dir).unwrap().granted(&pod("3")),
+            Arc::new(Pod { ..Pod::clone(&pod3_as("1500m")) })
+        );
         std::fs::remove_dir_all(dir).unwrap();
     }
 
     fn pod3_as(cpu: &str) -> Arc<Pod> {
         pod(cpu)
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_not_taken_for_none() {
+        let dir = std::env::temp_dir().join(format!("kubelet-broken-grants-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        assert!(Allocations::load(&dir).is_ok());
+        std::fs::write(dir.join("resources_state.json"), "{").unwrap();
+        let error = Allocations::load(&dir).err().unwrap();
+        assert!(error.contains("drain this node and delete"), "{error}");
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

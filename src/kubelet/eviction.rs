@@ -131,6 +131,15 @@ fn shortages(stock: &BTreeMap<Signal, Stock>, thresholds: &BTreeMap<Signal, Leas
     thresholds.iter().filter_map(passed).collect()
 }
 
+/// How many processes there may be, and how many there are.
+fn pids() -> Option<(u64, u64)> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let most = number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max").unwrap_or(u64::MAX));
+    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let running = load.split_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()?;
+    Some((most, running))
+}
+
 fn pressure(shortages: &[Shortage]) -> Pressure {
     let any = |signals: &[Signal]| shortages.iter().any(|short| signals.contains(&short.signal));
     Pressure {
@@ -190,28 +199,29 @@ impl Evictor {
         }
     }
 
+    /// What there is of each signal; one that can't be read has no entry, and evicts nobody.
     fn stock(&self) -> BTreeMap<Signal, Stock> {
-        let disk = Disk::of(self.ctx.volumes.root()).unwrap_or_default();
+        let of = |whole, left| Stock { whole, left };
         let memory = memory_field("MemTotal") as u64;
         let used = match &self.ctx.cgroups {
             Some(groups) => groups.usage_of_machine().working_set,
             None => memory.saturating_sub(memory_field("MemAvailable") as u64),
         };
-        let pids = |path: &str| std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        let most =
-            pids("/proc/sys/kernel/pid_max").unwrap_or(0).min(pids("/proc/sys/kernel/threads-max").unwrap_or(u64::MAX));
-        let running = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let running =
-            running.split_whitespace().nth(3).and_then(|c| c.split('/').nth(1)?.parse::<u64>().ok()).unwrap_or(0);
-        let of = |whole, left| Stock { whole, left };
-        BTreeMap::from([
-            (Signal::Memory, of(memory, memory.saturating_sub(used))),
-            (Signal::Disk, of(disk.capacity, disk.available)),
-            (Signal::Inodes, of(disk.inodes, disk.inodes_free)),
-            (Signal::ImageDisk, of(disk.capacity, disk.available)),
-            (Signal::ImageInodes, of(disk.inodes, disk.inodes_free)),
-            (Signal::Pids, of(most, most.saturating_sub(running))),
-        ])
+        let mut stock = BTreeMap::from([(Signal::Memory, of(memory, memory.saturating_sub(used)))]);
+        match Disk::of(self.ctx.volumes.root()) {
+            Ok(disk) => stock.extend([
+                (Signal::Disk, of(disk.capacity, disk.available)),
+                (Signal::Inodes, of(disk.inodes, disk.inodes_free)),
+                (Signal::ImageDisk, of(disk.capacity, disk.available)),
+                (Signal::ImageInodes, of(disk.inodes, disk.inodes_free)),
+            ]),
+            Err(error) => tracing::warn!(%error, "the disk can't be looked at: it is not watched for eviction"),
+        }
+        match pids() {
+            Some((most, running)) => drop(stock.insert(Signal::Pids, of(most, most.saturating_sub(running)))),
+            None => tracing::warn!("processes can't be counted: they are not watched for eviction"),
+        }
+        stock
     }
 
     async fn look(&self) {

@@ -174,7 +174,7 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
         images: Images::new(cri.clone(), events.clone(), pulling),
         cgroups,
         rules,
-        allocations: Allocations::load(&options.root_dir),
+        allocations: Allocations::load(&options.root_dir)?,
         mirrors: client.clone().map(|client| Mirrors::new(client, options.node_name.clone())),
         backoff: Mutex::new(Backoff::crash_loop(signed(config.crash_loop_back_off.max_container_restart_period.0))),
         security: security::Settings {

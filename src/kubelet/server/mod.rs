@@ -114,7 +114,10 @@ impl Server {
             ["healthz", rest @ ..] if get => self.health(rest),
             ["pods"] if get => self.pods(),
             ["runningpods"] if get => self.running_pods().await,
-            ["stats", "summary"] => json(&self.summary(param(&query, "only_cpu_and_memory") == Some("true")).await),
+            ["stats", "summary"] => match self.summary(param(&query, "only_cpu_and_memory") == Some("true")).await {
+                Ok(summary) => json(&summary),
+                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
+            },
             ["metrics"] if get => self.metrics().await,
             ["metrics", "resource"] if get => self.resource_metrics().await,
             ["metrics", "cadvisor"] if get => self.cadvisor_metrics().await,

@@ -1,6 +1,6 @@
 //! Usage of node, pods and containers: the summary, and the metrics that autoscalers and `kubectl top` read.
 
-use super::{Answer, Server, typed};
+use super::{Answer, Server, text, typed};
 use crate::node::machine::{Disk, memory_field};
 use crate::pods;
 use crate::runtime::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
@@ -115,14 +115,16 @@ fn network() -> Value {
 }
 
 impl Server {
-    async fn containers(&self) -> Vec<ContainerStats> {
-        match self.ctx.cri.container_stats().await {
-            Ok(stats) => stats,
-            Err(error) => {
-                tracing::debug!(%error, "the runtime gives no usage of containers");
-                Vec::new()
-            }
-        }
+    /// Usage of all containers.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    async fn containers(&self) -> Result<Vec<ContainerStats>, String> {
+        self.ctx.cri.container_stats().await.map_err(|error| {
+            let error = format!("failed to list container stats: {}", error.with_code());
+            tracing::warn!(error, "the runtime gives no usage of containers");
+            error
+        })
     }
 
     fn node_usage(&self) -> (i64, crate::cgroups::Usage) {
@@ -136,10 +138,13 @@ impl Server {
     }
 
     /// What `/stats/summary` shows.
-    pub async fn summary(&self, only_cpu_and_memory: bool) -> Value {
+    ///
+    /// # Errors
+    /// When the runtime does not tell.
+    pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<Value, String> {
         let mut by_pod: BTreeMap<String, OfPod> = BTreeMap::new();
         let mut names = vec!["node".to_owned()];
-        for stats in self.containers().await {
+        for stats in self.containers().await? {
             let uid = label(&stats, POD_UID).to_owned();
             let (at, cpu) = cpu_of(&stats);
             let id = stats.attributes.as_ref().map(|a| a.id.clone()).unwrap_or_default();
@@ -189,7 +194,7 @@ impl Server {
             node["rlimit"] =
                 json!({"time": stamp(at), "maxpid": pids.trim().parse::<u64>().unwrap_or(0), "curproc": processes()});
         }
-        json!({"node": node, "pods": pods})
+        Ok(json!({"node": node, "pods": pods}))
     }
 
     fn pod_summary(&self, uid: &str, pod: OfPod) -> Value {
@@ -225,7 +230,10 @@ impl Server {
     pub(super) async fn resource_metrics(&self) -> Answer {
         let mut out = Text::default();
         let mut pods: BTreeMap<(String, String, String), (u64, u64)> = BTreeMap::new();
+        // A scrape that fails is told as one, beside what is known all the same.
         let stats = self.containers().await;
+        let failed = f64::from(u8::from(stats.is_err()));
+        let stats = stats.unwrap_or_default();
         for one in &stats {
             let labels = format!(
                 "container=\"{}\",namespace=\"{}\",pod=\"{}\"",
@@ -299,7 +307,7 @@ impl Server {
             "gauge",
             "1 if there was an error while getting container metrics, 0 otherwise",
             "",
-            0.0,
+            failed,
             0,
         );
         typed(StatusCode::OK, base::metrics::CONTENT_TYPE, out.finish())
@@ -308,7 +316,11 @@ impl Server {
     /// The part of `/metrics/cadvisor` that dashboards read most.
     pub(super) async fn cadvisor_metrics(&self) -> Answer {
         let mut out = Text::default();
-        for one in self.containers().await {
+        let stats = match self.containers().await {
+            Ok(stats) => stats,
+            Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error),
+        };
+        for one in stats {
             let attributes = one.attributes.clone().unwrap_or_default();
             let labels = format!(
                 "container=\"{}\",id=\"{}\",name=\"{}\",namespace=\"{}\",pod=\"{}\"",
@@ -352,11 +364,15 @@ impl Server {
     /// The kubelet's own metrics.
     pub(super) async fn metrics(&self) -> Answer {
         let mut out = Text::default();
-        let (sandboxes, containers) = tokio::join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
-        let up = sandboxes.unwrap_or_default().into_iter().filter(|sandbox| sandbox.state == 0).count();
+        let listed = tokio::try_join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
+        let (sandboxes, containers) = match listed {
+            Ok(lists) => lists,
+            Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.with_code()),
+        };
+        let up = sandboxes.into_iter().filter(|sandbox| sandbox.state == 0).count();
         out.add("kubelet_running_pods", "gauge", "Number of pods that have a running pod sandbox", "", up as f64, 0);
         let mut states: BTreeMap<&str, usize> = BTreeMap::new();
-        for container in containers.unwrap_or_default() {
+        for container in containers {
             *states.entry(crate::runtime::state::State::from_cri(container.state).word()).or_default() += 1;
         }
         for (state, count) in states {

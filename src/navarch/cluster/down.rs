@@ -56,6 +56,7 @@ pub async fn run(args: Args) -> Result<()> {
     progress.step("processes have ended");
     if !settings.control_plane_only {
         leftovers(&layout, &settings);
+        release(&layout)?;
         progress.step("mounts, routes, rules and cgroups are gone");
     }
     if !args.keep {
@@ -82,6 +83,15 @@ async fn whole(layout: &Layout, progress: &Progress) -> Result<()> {
         progress.step(format!("{count} pods are gone"));
     }
     Ok(())
+}
+
+/// Another whole cluster may come up on this machine.
+fn release(layout: &Layout) -> Result<()> {
+    let ours = |holder: String| Path::new(&holder) == layout.root();
+    match fs::read_to_string(up::CLAIM).map(ours) {
+        Ok(true) => fs::remove_file(up::CLAIM).context("releasing the machine"),
+        _ => Ok(()),
+    }
 }
 
 fn leftovers(layout: &Layout, settings: &Settings) {

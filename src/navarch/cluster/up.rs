@@ -56,6 +56,10 @@ pub async fn run(args: Args) -> Result<()> {
         Some(settings) => settings,
         None => Settings::choose(&args.choices, args.control_plane_only)?,
     };
+    if !args.control_plane_only {
+        preflight()?;
+        claim(Path::new(CLAIM), &layout)?;
+    }
     settings.save(&layout)?;
     if args.control_plane_only {
         control_plane::up(&layout, &settings, &args, &progress).await?;
@@ -66,8 +70,28 @@ pub async fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
+/// Where the machine keeps, until it is started anew, which directory its whole cluster is in: rules, routes, cgroups
+/// and addresses of pods are the machine's own, so there is one.
+pub(super) const CLAIM: &str = "/run/navarch";
+
+/// Takes the machine for the cluster of a directory.
+fn claim(claim: &Path, layout: &Layout) -> Result<()> {
+    let what = format!("starting a cluster in {}", layout.root().display());
+    match fs::read_to_string(claim) {
+        Ok(holder)
+            if Path::new(&holder) != layout.root()
+                && Layout::new(Path::new(&holder)).is_ok_and(|other| other.settings().exists()) =>
+        {
+            let why = format!("this machine has one in {holder}; `navarch down --dir {holder}` ends it");
+            return Err(Error::new(what, why));
+        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(Error::new(what, error)),
+        _ => {}
+    }
+    fs::write(claim, layout.root().display().to_string()).context(what)
+}
+
 async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> Result<()> {
-    preflight()?;
     pki::ensure(layout, &settings.names())?;
     kubeconfig::ensure(layout, &settings.server(), &settings.names(), false)?;
     progress.step(format!("certificates and kubeconfigs are in {}", layout.path("kubernetes").display()));
@@ -310,5 +334,26 @@ async fn ask_dns(server: SocketAddr, name: &str) -> Result<()> {
     match answer.metadata.response_code {
         ResponseCode::NoError if !answer.answers.is_empty() => Ok(()),
         code => Err(Error::new(what, code)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_one_whole_cluster_until_that_one_is_gone() {
+        let dir = std::env::temp_dir().join(format!("navarch-claim-{}", std::process::id()));
+        let file = dir.join("claim");
+        let [first, second] = ["first", "second"].map(|name| Layout::new(&dir.join(name)).unwrap());
+        fs::create_dir_all(first.root()).unwrap();
+        fs::write(first.settings(), "{}").unwrap();
+        claim(&file, &first).unwrap();
+        claim(&file, &first).unwrap();
+        let refused = claim(&file, &second).unwrap_err().to_string();
+        assert!(refused.contains(&first.root().display().to_string()), "{refused}");
+        fs::remove_dir_all(first.root()).unwrap();
+        claim(&file, &second).unwrap();
+        fs::remove_dir_all(dir).unwrap();
     }
 }
