@@ -183,7 +183,12 @@ impl Ports {
             *known = api.store.get(&key).await.map_err(unavailable)?.0;
         }
         loop {
-            let mut map = known.as_ref().map(|kv| self.read(&kv.value)).transpose()?.unwrap_or_default();
+            let read = known.as_ref().map(|kv| self.read(&kv.value)).transpose();
+            if read.is_err() {
+                // Once somebody has mended it, that is to be seen.
+                *known = None;
+            }
+            let mut map = read?.unwrap_or_default();
             if !change(&mut map) {
                 // What this server remembers may be old: refuse only by what the store says.
                 let fresh = api.store.get(&key).await.map_err(unavailable)?.0;
@@ -252,29 +257,30 @@ fn encode(map: &Bitmap, range: &str) -> Bytes {
 fn decode(value: &[u8]) -> Result<(String, Bitmap), &'static str> {
     if value.starts_with(api::codec::proto::MAGIC) {
         let unknown = api::codec::proto::open(value).map_err(|_| "it is no protobuf message")?;
-        let range = String::from_utf8_lossy(message_field(unknown.raw, 2)).into_owned();
-        return Ok((range, Bitmap::of_bytes(message_field(unknown.raw, 3))));
+        let field = |number| message_field(unknown.raw, number).ok_or("its message is cut off");
+        let range = String::from_utf8_lossy(field(2)?).into_owned();
+        return Ok((range, Bitmap::of_bytes(field(3)?)));
     }
     let object: Value = serde_json::from_slice(value).map_err(|_| "it is no JSON")?;
-    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let data = STANDARD.decode(text("data")).map_err(|_| "its data is no base64")?;
-    Ok((text("range").to_owned(), Bitmap::of_bytes(&data)))
+    let text = |key: &str| object.get(key).and_then(Value::as_str);
+    let data = STANDARD.decode(text("data").ok_or("it has no data")?).map_err(|_| "its data is no base64")?;
+    Ok((text("range").unwrap_or_default().to_owned(), Bitmap::of_bytes(&data)))
 }
 
-/// The bytes of a length-delimited field of a protobuf message in which all fields are such.
-fn message_field(mut raw: &[u8], number: u64) -> &[u8] {
-    while let Some((tag, rest)) = varint(raw) {
-        let Some((length, rest)) = varint(rest) else { break };
-        if tag & 7 != 2 || rest.len() < length as usize {
-            break;
-        }
-        let (content, rest) = rest.split_at(length as usize);
+/// The bytes of a length-delimited field of a protobuf message in which all fields are such; empty when it is not there,
+/// nothing when the message is broken.
+fn message_field(mut raw: &[u8], number: u64) -> Option<&[u8]> {
+    let mut found: &[u8] = &[];
+    while !raw.is_empty() {
+        let (tag, rest) = varint(raw)?;
+        let (length, rest) = varint(rest)?;
+        let (content, rest) = rest.split_at_checked(usize::try_from(length).ok()?).filter(|_| tag & 7 == 2)?;
         if tag >> 3 == number {
-            return content;
+            found = content;
         }
         raw = rest;
     }
-    &[]
+    Some(found)
 }
 
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
@@ -343,8 +349,9 @@ mod tests {
     #[test]
     fn fields_of_a_message_are_found() {
         let raw = [0x0a, 1, 7, 0x12, 2, b'a', b'b', 0x1a, 3, 1, 2, 3];
-        assert_eq!(message_field(&raw, 3), [1, 2, 3]);
-        assert!(message_field(&raw, 4).is_empty());
+        assert_eq!(message_field(&raw, 3), Some(&[1, 2, 3][..]));
+        assert_eq!(message_field(&raw, 4), Some(&[][..]));
+        assert_eq!(message_field(&raw[..11], 3), None, "cut off");
     }
 
     #[test]
