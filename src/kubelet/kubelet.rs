@@ -248,7 +248,6 @@ impl Kubelet {
             self.stir();
             self.removed(&pod);
         }
-        self.adopt_orphans();
         for pod in pods {
             let waits = self.waiting.iter().any(|other| pods::uid(other) == pods::uid(&pod));
             if self.table.get(pods::uid(&pod)).is_none() && !waits {
@@ -256,6 +255,8 @@ impl Kubelet {
                 self.added(pod);
             }
         }
+        // Only now: what runs of a pod that has just been added is its own.
+        self.adopt_orphans();
         self.drop_stray_mirrors();
     }
 
@@ -328,8 +329,8 @@ impl Kubelet {
 
     /// A pod that is new here.
     fn added(&mut self, pod: Arc<Pod>) {
-        if is_static(&pod) && self.name_is_taken(&pod) {
-            // The old one of this name ends first.
+        if is_static(&pod) && (self.name_is_taken(&pod) || self.is_ending(&pod)) {
+            // The old one of this name ends first, be it the same manifest that went and came back.
             self.waiting.push(pod);
             return;
         }
@@ -342,6 +343,11 @@ impl Kubelet {
             self.ctx.allocations.admit(&pod);
         }
         self.workers.tell(&uid, Wish { pod: Some(pod), end: None });
+    }
+
+    /// Is the pod itself still on its way out?
+    fn is_ending(&self, pod: &Pod) -> bool {
+        self.workers.stage(pods::uid(pod)).is_some_and(|stage| stage != Stage::Finished)
     }
 
     /// Is another pod of the name still on the node?

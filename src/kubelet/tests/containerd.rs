@@ -30,6 +30,7 @@ fn inner_static_pods() {
         crash_loops_and_restarts(&node).await;
         probes_and_hooks(&node).await;
         readiness_follows_the_start_at_once(&node).await;
+        a_manifest_that_comes_back_while_its_pod_ends_runs_again(&node).await;
         sidecars_and_inits(&node).await;
         restart_leaves_containers_alone(&node).await;
         removal_leaves_nothing(&node).await;
@@ -344,7 +345,24 @@ async fn probes_and_hooks(node: &Node<'_>) {
     fs::remove_file(shared.join("bye")).unwrap();
     node.remove("probed");
     node.gone("probed").await;
-    assert_eq!(fs::read_to_string(shared.join("bye")).unwrap(), "bye\n", "preStop runs before the removal's end too");
+    let said_bye = |_: &Value| fs::read_to_string(shared.join("bye")).is_ok_and(|text| text == "bye\n");
+    node.until("probed", "has run preStop on its removal, too", said_bye).await;
+}
+
+/// The manifest is the same, so the pod is: it must not be taken for the one that is on its way out.
+async fn a_manifest_that_comes_back_while_its_pod_ends_runs_again(node: &Node<'_>) {
+    let slow = json!({"preStop": {"exec": {"command": ["sh", "-c", "busybox sleep 2"]}}});
+    let spec =
+        json!({"containers": [with(shell(STAY), json!({"lifecycle": slow}))], "terminationGracePeriodSeconds": 4});
+    node.put("back", spec.clone());
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].clone();
+    let first = id(&node.ready("back").await);
+    node.remove("back");
+    node.gone("back").await;
+    node.put("back", spec);
+    node.until("back", "runs anew", |pod| pod["status"]["phase"] == "Running" && id(pod) != first).await;
+    node.remove("back");
+    node.gone("back").await;
 }
 
 /// Readiness is asked as soon as the startup probe has held, long before its period (which no wait here outlasts) ends.
