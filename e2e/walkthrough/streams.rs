@@ -21,8 +21,10 @@ pub fn walk(steps: &mut Steps, cluster: &Cluster) {
 
 fn logs(cluster: &Cluster) {
     let all = cluster.until(&["logs", "hello"], |out| out.contains("tick"));
-    assert!(all.starts_with("hello there\n"), "{all}");
-    assert!(all.contains("a complaint\n"), "standard error is missing: {all}");
+    // Two pipes lead to the log: which of them is read first is the runtime's affair.
+    for line in ["hello there\n", "a complaint\n"] {
+        assert!(all.contains(line), "{line:?} is missing: {all}");
+    }
     let tail = cluster.kubectl(&["logs", "hello", "--tail=1"]);
     assert_eq!(tail, "tick\n");
     let stamped = cluster.kubectl(&["logs", "hello", "--timestamps", "--tail=1"]);
