@@ -21,7 +21,11 @@ pub enum Threads {
 }
 
 impl Threads {
-    fn runtime(self) -> std::io::Result<Runtime> {
+    /// A runtime with so many threads.
+    ///
+    /// # Errors
+    /// When the system has no threads or descriptors left for it.
+    pub fn runtime(self) -> std::io::Result<Runtime> {
         let mut builder = match self {
             Self::One => Builder::new_current_thread(),
             Self::PerProcessor => Builder::new_multi_thread(),

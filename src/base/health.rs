@@ -15,6 +15,7 @@ use parking_lot::RwLock;
 use rustls_pki_types::CertificateDer;
 
 use crate::server::{Handler, Peer};
+use crate::shutdown::Shutdown;
 
 /// A check: all is well, or why not.
 pub type Check = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
@@ -26,6 +27,15 @@ where
     Fut: Future<Output = Result<(), String>> + Send + 'static,
 {
     Arc::new(move || Box::pin(f()))
+}
+
+/// The check that upstream calls `shutdown`: it holds until the process begins to end.
+pub fn not_ending(shutdown: &Shutdown) -> Check {
+    let shutdown = shutdown.clone();
+    check(move || {
+        let ending = shutdown.is_cancelled();
+        std::future::ready(if ending { Err("process is shutting down".into()) } else { Ok(()) })
+    })
 }
 
 /// A check that holds from the moment it is told so; `why` is what it says before.

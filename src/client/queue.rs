@@ -12,20 +12,18 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How the delay of a failing key grows.
+/// How the delay of a failing key grows. Retries of all keys share a bucket of 100 that refills by 10 a second beside.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     /// After the first failure.
     pub base: Duration,
     /// The most it grows to.
     pub max: Duration,
-    /// Whether retries of all keys share a bucket of 100 that refills by 10 a second.
-    pub bucket: bool,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { base: Duration::from_millis(5), max: Duration::from_secs(1000), bucket: true }
+        Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) }
     }
 }
 
@@ -288,7 +286,7 @@ impl<T: Clone + Eq + Hash> State<T> {
         let failures = self.failures.entry(key.clone()).or_default();
         let own = backoff.delay(*failures);
         *failures = failures.saturating_add(1);
-        if backoff.bucket { own.max(self.bucket.reserve(now)) } else { own }
+        own.max(self.bucket.reserve(now))
     }
 
     /// Whether a worker has to be woken.

@@ -201,7 +201,8 @@ impl Syncer {
         let change = ruleset::transaction(table, state.rules.as_ref(), &wanted);
         let changed = change.is_some();
         let mut script = change.unwrap_or_default();
-        if full {
+        // What starts from nothing has just replaced everything.
+        if full && state.rules.is_some() {
             script += &ruleset::restore(table, &wanted);
         }
         if !script.is_empty() {

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use base::Fault;
 use base::flags::Flags;
-use base::health::{Checks, Endpoints, Flag, check};
+use base::health::{Checks, Endpoints, Flag, not_ending};
 use base::shutdown::Shutdown;
 use client::leader::{Election, Watchdog};
 use client::{Connection, Informers, Recorder};
@@ -68,18 +68,14 @@ async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
 async fn serve(
     flags: &Flags, config: &Config, synced: &Flag, watchdog: &Watchdog, shutdown: &Shutdown,
 ) -> Result<(), Fault> {
-    let leads = match config.election {
-        Some(_) => Checks::default().with("leaderElection", watchdog.check()),
-        None => Checks::default(),
-    };
-    let ending = shutdown.clone();
-    let lives = check(move || {
-        std::future::ready(if ending.is_cancelled() { Err("process is shutting down".into()) } else { Ok(()) })
-    });
+    let leads = config.election.as_ref().map(|_| Checks::default().with("leaderElection", watchdog.check()));
     let endpoints = Endpoints {
-        healthz: if config.election.is_some() { leads.clone() } else { Checks::new() },
+        healthz: leads.clone().unwrap_or_else(Checks::new),
         livez: Checks::new(),
-        readyz: leads.with("shutdown", lives).with("sched-handler-sync", synced.check()),
+        readyz: leads
+            .unwrap_or_default()
+            .with("shutdown", not_ending(shutdown))
+            .with("sched-handler-sync", synced.check()),
         component: "kube-scheduler",
         metrics: true,
         flags: flags.all(),
