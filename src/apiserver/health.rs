@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::health::{Check, Checks, Flag, check};
+use base::health::{Check, Checks, Flag, check, not_ending};
 use base::shutdown::Shutdown;
 use tokio::sync::Mutex;
 
@@ -96,11 +96,6 @@ impl Health {
         // With one patience for both, one question to etcd answers both.
         let etcd_ready = if ready_timeout == live_timeout { etcd_lives.clone() } else { etcd(store, ready_timeout) };
         let fine = || check(|| std::future::ready(Ok(())));
-        let draining = draining.clone();
-        let shutdown = check(move || {
-            let ending = draining.is_cancelled();
-            std::future::ready(if ending { Err("process is shutting down".into()) } else { Ok(()) })
-        });
         let started = Instant::now();
         let with_hooks = |checks: Checks, grace: Duration| {
             hooks.0.iter().fold(checks, |checks, (name, flag)| {
@@ -120,7 +115,7 @@ impl Health {
         Self {
             healthz: with_hooks(alive().with("etcd", etcd_lives.clone()), Duration::ZERO),
             livez: with_hooks(alive().with("etcd", etcd_lives), grace),
-            readyz: with_hooks(ready, Duration::ZERO).with("shutdown", shutdown),
+            readyz: with_hooks(ready, Duration::ZERO).with("shutdown", not_ending(draining)),
             hooks,
         }
     }

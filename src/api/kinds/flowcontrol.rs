@@ -84,8 +84,7 @@ impl Strategy for FlowSchema {
             conditions(&mut out, new);
             return out;
         }
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         out
     }
 
@@ -306,8 +305,7 @@ impl Strategy for PriorityLevel {
             conditions(&mut out, new);
             return out;
         }
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         out
     }
 

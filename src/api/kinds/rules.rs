@@ -9,6 +9,7 @@ use crate::field::{Error, Errors, Path};
 use crate::meta::check::{self, NEGATIVE, push_all};
 use crate::meta::names;
 use crate::quantity::Quantity;
+use crate::resources::{Context, Strategy};
 
 /// A number that is at least 0.
 pub fn not_negative(out: &mut Errors, value: i64, path: &Path) {
@@ -172,6 +173,12 @@ pub fn csi_driver(out: &mut Errors, name: &str, path: &Path) {
 pub fn whole_metadata(out: &mut Errors, new: &Value, namespaced: bool, name: check::NameRule<'_>) {
     out.extend(check::validate(new, namespaced, name));
     check::kube_finalizers(out, new);
+}
+
+/// [`whole_metadata`] of an object without a namespace, and then all that a new one is checked for.
+pub fn as_new(out: &mut Errors, strategy: &dyn Strategy, cx: &Context<'_>, new: &Value) {
+    whole_metadata(out, new, false, &names::dns_subdomain);
+    out.extend(strategy.validate_create(cx, new));
 }
 
 /// A part of a path: the name or kind of an object that may be of any kind.

@@ -9,7 +9,6 @@ use crate::kinds::pod::{resources, scheduling, warnings};
 use crate::kinds::view::View;
 use crate::kinds::{internal, rules};
 use crate::meta::check;
-use crate::meta::names;
 use crate::resources::{Context, Strategy};
 
 /// RuntimeClasses.
@@ -34,8 +33,7 @@ impl Strategy for RuntimeClass {
 
     fn validate_update(&self, cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
         let mut out = Errors::new();
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         rules::immutable(&mut out, new, old, "handler", &Path::default());
         out
     }

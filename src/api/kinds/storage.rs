@@ -152,8 +152,7 @@ impl Strategy for VolumeAttributesClass {
                 out.push(Error::forbidden(&Path::new(field), format!("updates to {field} are forbidden.")));
             }
         }
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         out
     }
 }
@@ -295,8 +294,7 @@ impl Strategy for CsiNode {
 
     fn validate_update(&self, cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
         let mut out = Errors::new();
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         for before in old.at("spec").items("drivers") {
             let same = new.at("spec").items("drivers").iter().filter(|now| now.text("name") == before.text("name"));
             for now in same.filter(|now| ["nodeID", "topologyKeys"].iter().any(|f| now.at(f) != before.at(f))) {

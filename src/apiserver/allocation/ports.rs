@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::codec::proto;
 use api::status::Status;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -173,6 +174,21 @@ impl Ports {
         ownerless
     }
 
+    /// The bitmap of a stored value. One of another range is of the same ports, as far as they are of ours.
+    fn read(&self, value: &[u8]) -> Result<Bitmap, Status> {
+        let unreadable = |why: &str| Status::internal(format!("the allocation of node ports can't be read: {why}"));
+        let (range, stored) = decode(value).map_err(unreadable)?;
+        if range == self.range() {
+            return Ok(stored);
+        }
+        let first: Option<u16> = range.split('-').next().and_then(|first| first.parse().ok());
+        let first = first.ok_or_else(|| unreadable(&format!("range {range:?}")))?;
+        let taken = (0..stored.0.len() * 8).filter(|i| stored.get(*i)).filter_map(|i| first.checked_add(i as u16));
+        let mut map = Bitmap::default();
+        taken.filter(|port| self.holds(*port)).for_each(|port| map.set(usize::from(port - self.first), true));
+        Ok(map)
+    }
+
     /// Changes the bitmap in one transaction; the function says whether there is anything to write.
     async fn change(
         &self, api: &Arc<Api>, dry_run: bool, mut change: impl FnMut(&mut Bitmap) -> bool,
@@ -217,27 +233,6 @@ impl Ports {
     }
 }
 
-impl Ports {
-    /// The bitmap of a stored value. One of another range is of the same ports, as far as they are of ours.
-    fn read(&self, value: &[u8]) -> Result<Bitmap, Status> {
-        let unreadable = |why: &str| Status::internal(format!("the allocation of node ports can't be read: {why}"));
-        let (range, stored) = decode(value).map_err(unreadable)?;
-        if range == self.range() {
-            return Ok(stored);
-        }
-        let first: u16 = range
-            .split('-')
-            .next()
-            .and_then(|first| first.parse().ok())
-            .ok_or(range)
-            .map_err(|range| unreadable(&format!("range {range:?}")))?;
-        let taken = (0..stored.0.len() * 8).filter(|i| stored.get(*i)).filter_map(|i| first.checked_add(i as u16));
-        let mut map = Bitmap::default();
-        taken.filter(|port| self.holds(*port)).for_each(|port| map.set(usize::from(port - self.first), true));
-        Ok(map)
-    }
-}
-
 fn unavailable(error: store::Error) -> Status {
     Status::internal(error)
 }
@@ -255,9 +250,9 @@ fn encode(map: &Bitmap, range: &str) -> Bytes {
 
 /// Range and bitmap in both forms: JSON, and upstream's protobuf (an `Unknown` around metadata, range and data).
 fn decode(value: &[u8]) -> Result<(String, Bitmap), &'static str> {
-    if value.starts_with(api::codec::proto::MAGIC) {
-        let unknown = api::codec::proto::open(value).map_err(|_| "it is no protobuf message")?;
-        let field = |number| message_field(unknown.raw, number).ok_or("its message is cut off");
+    if value.starts_with(proto::MAGIC) {
+        let unknown = proto::open(value).map_err(|_| "it is no protobuf message")?;
+        let field = |number| proto::field(unknown.raw, number).map_err(|_| "its message is cut off");
         let range = String::from_utf8_lossy(field(2)?).into_owned();
         return Ok((range, Bitmap::of_bytes(field(3)?)));
     }
@@ -265,33 +260,6 @@ fn decode(value: &[u8]) -> Result<(String, Bitmap), &'static str> {
     let text = |key: &str| object.get(key).and_then(Value::as_str);
     let data = STANDARD.decode(text("data").ok_or("it has no data")?).map_err(|_| "its data is no base64")?;
     Ok((text("range").unwrap_or_default().to_owned(), Bitmap::of_bytes(&data)))
-}
-
-/// The bytes of a length-delimited field of a protobuf message in which all fields are such; empty when it is not there,
-/// nothing when the message is broken.
-fn message_field(mut raw: &[u8], number: u64) -> Option<&[u8]> {
-    let mut found: &[u8] = &[];
-    while !raw.is_empty() {
-        let (tag, rest) = varint(raw)?;
-        let (length, rest) = varint(rest)?;
-        let (content, rest) = rest.split_at_checked(usize::try_from(length).ok()?).filter(|_| tag & 7 == 2)?;
-        if tag >> 3 == number {
-            found = content;
-        }
-        raw = rest;
-    }
-    Some(found)
-}
-
-fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut value = 0u64;
-    for (i, byte) in bytes.iter().enumerate().take(10) {
-        value |= u64::from(byte & 0x7f) << (7 * i);
-        if byte & 0x80 == 0 {
-            return Some((value, &bytes[i + 1..]));
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -344,14 +312,6 @@ mod tests {
             assert_eq!(map.get(5), repair < 3, "repair {repair}");
         }
         assert!(seen.is_empty());
-    }
-
-    #[test]
-    fn fields_of_a_message_are_found() {
-        let raw = [0x0a, 1, 7, 0x12, 2, b'a', b'b', 0x1a, 3, 1, 2, 3];
-        assert_eq!(message_field(&raw, 3), Some(&[1, 2, 3][..]));
-        assert_eq!(message_field(&raw, 4), Some(&[][..]));
-        assert_eq!(message_field(&raw[..11], 3), None, "cut off");
     }
 
     #[test]

@@ -233,14 +233,31 @@ pub struct Terms<'a> {
 /// # Errors
 /// Whatever upstream answers.
 pub async fn update(w: &Write<'_>, terms: Terms<'_>, edit: &Edit<'_>) -> Result<Written, Status> {
+    until_settled(w, Work::Edit(terms, edit)).await
+}
+
+/// What a write does to what it finds.
+#[derive(Clone, Copy)]
+enum Work<'a> {
+    /// An edit, with all that belongs to an update.
+    Edit(Terms<'a>, &'a Edit<'a>),
+    /// A change past strategies and admission.
+    Modify(&'a Modify<'a>),
+}
+
+/// Attempts a write until no conflict is left, for as long as a write may take.
+async fn until_settled(w: &Write<'_>, work: Work<'_>) -> Result<Written, Status> {
     let all = async {
         let key = w.key(w.name);
         let mut state = State::guess(w.api, &key);
         loop {
-            match attempt(w, &key, terms, edit, &state).await {
+            let outcome = match work {
+                Work::Edit(terms, edit) => attempt(w, &key, terms, edit, &state).await,
+                Work::Modify(change) => modify_once(w, &key, &state, change).await,
+            };
+            match outcome {
                 Ok(Outcome::Done(written)) => return Ok(*written),
                 Ok(Outcome::Lost(kv)) => state = State::found(w.api, kv),
-                Err(status) if state.fresh => return Err(status),
                 // The guess may be stale: ask, and try again if it was.
                 Ok(Outcome::Unchanged(_)) | Err(_) if !state.fresh && refreshed(w, &key, &mut state).await? => {}
                 Ok(Outcome::Unchanged(written)) => return Ok(*written),
@@ -371,6 +388,11 @@ async fn commit(
     if lifecycle::completes_deletion(&new, &live) && hooks::of(w.row).may_remove(&new) {
         return remove(w, key, state, new, &live).await;
     }
+    replace(w, key, state, live, new).await
+}
+
+/// Stores what became of an object, unless that is what is stored.
+async fn replace(w: &Write<'_>, key: &str, state: &State, live: Value, mut new: Value) -> Result<Outcome, Status> {
     if w.options.dry_run {
         return Ok(Outcome::Done(Box::new(Written { object: new, kv: None, created: false })));
     }
@@ -526,46 +548,21 @@ pub async fn validate(
     w.api.admission.validate(&w.review(operation, name, old.as_ref()), &shown).await
 }
 
+/// A change of an object in the stored version.
+pub type Modify<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;
+
 /// Changes a stored object by a function of its current state, past strategies and admission: for what upstream does
 /// behind them (binding, the eviction's condition, budgets).
 ///
 /// # Errors
 /// 404 when the object is not there, and what the function gives.
-pub async fn modify(
-    w: &Write<'_>, change: &(dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
-) -> Result<Written, Status> {
-    let all = async {
-        let key = w.key(w.name);
-        let mut state = State::guess(w.api, &key);
-        loop {
-            let result = modify_once(w, &key, &state, change).await;
-            match result {
-                Ok(Outcome::Done(written)) => return Ok(*written),
-                Ok(Outcome::Lost(kv)) => state = State::found(w.api, kv),
-                Ok(Outcome::Unchanged(_)) | Err(_) if !state.fresh && refreshed(w, &key, &mut state).await? => {}
-                Ok(Outcome::Unchanged(written)) => return Ok(*written),
-                Err(status) => return Err(status),
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, all).await.unwrap_or_else(|_| Err(too_slow()))
+pub async fn modify(w: &Write<'_>, change: &Modify<'_>) -> Result<Written, Status> {
+    until_settled(w, Work::Modify(change)).await
 }
 
-async fn modify_once(
-    w: &Write<'_>, key: &str, state: &State, change: &(dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync),
-) -> Result<Outcome, Status> {
+async fn modify_once(w: &Write<'_>, key: &str, state: &State, change: &Modify<'_>) -> Result<Outcome, Status> {
     let live = state.object()?.ok_or_else(|| Status::not_found(w.row.group_resource(), w.name))?;
     let mut new = live.clone();
     change(&mut new)?;
-    if w.options.dry_run {
-        return Ok(Outcome::Done(Box::new(Written { object: new, kv: None, created: false })));
-    }
-    if new == live {
-        return Ok(Outcome::Unchanged(Box::new(Written { object: live, kv: None, created: false })));
-    }
-    match put(w, key, &mut new, Expect::At(state.revision)).await {
-        Ok(kv) => Ok(Outcome::Done(Box::new(Written { object: new, kv: Some(kv), created: false }))),
-        Err(store::Error::Conflict(there)) => Ok(Outcome::Lost(there)),
-        Err(e) => Err(w.failure(e, w.name, "update")),
-    }
+    replace(w, key, state, live, new).await
 }

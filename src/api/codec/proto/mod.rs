@@ -47,6 +47,22 @@ pub fn decode(facts: &Facts, ty: &Type, raw: &[u8]) -> Result<Value, Status> {
     read::message(facts, ty, raw).map(Value::Object).map_err(Status::bad_request)
 }
 
+/// The content of a field of a message that has only length-delimited ones, for types that the facts don't know; empty when
+/// the field is not there.
+///
+/// # Errors
+/// When the bytes are not such a message.
+pub fn field(raw: &[u8], number: u32) -> Result<&[u8], String> {
+    let (mut fields, mut found): (_, &[u8]) = (wire::Fields::new(raw), &[]);
+    while let Some((at, content)) = fields.next("message")? {
+        let wire::Wire::Bytes(content) = content else { return content.unlike(&at.to_string()) };
+        if at == number {
+            found = content;
+        }
+    }
+    Ok(found)
+}
+
 /// Encodes a normalized object as the message alone, byte for byte as upstream's gogo marshaller does.
 pub fn encode(facts: &Facts, ty: &Type, value: &Value, out: &mut Vec<u8>) {
     write::message(facts, ty, value, out);

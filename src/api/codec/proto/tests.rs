@@ -132,3 +132,11 @@ fn watch_events_wrap_sealed_objects() {
     assert_eq!(event["type"], "ADDED");
     assert_eq!(event["object"]["kind"], "ConfigMap");
 }
+
+#[test]
+fn fields_of_a_message_are_found() {
+    let raw = [0x0a, 1, 7, 0x12, 2, b'a', b'b', 0x1a, 3, 1, 2, 3];
+    assert_eq!(field(&raw, 3), Ok(&[1, 2, 3][..]));
+    assert_eq!(field(&raw, 4), Ok(&[][..]));
+    assert!(field(&raw[..11], 3).is_err(), "cut off");
+}

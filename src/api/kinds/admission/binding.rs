@@ -99,8 +99,7 @@ impl Strategy for Binding {
 
     fn validate_update(&self, cx: &Context<'_>, new: &Value, _old: &Value) -> Errors {
         let mut out = Errors::new();
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         out
     }
 

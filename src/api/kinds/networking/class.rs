@@ -38,8 +38,7 @@ impl Strategy for IngressClass {
     fn validate_update(&self, cx: &Context<'_>, new: &Value, old: &Value) -> Errors {
         let mut out = Errors::new();
         rules::immutable(&mut out, new.at("spec"), old.at("spec"), "controller", &Path::new("spec"));
-        rules::whole_metadata(&mut out, new, false, &names::dns_subdomain);
-        out.extend(self.validate_create(cx, new));
+        rules::as_new(&mut out, self, cx, new);
         out
     }
 
