@@ -6,7 +6,7 @@
 use crate::events::{Events, Level};
 use crate::images::gc::ImageGc;
 use crate::kubelet::Request;
-use crate::node::machine::{Disk, memory_field};
+use crate::node::machine::{Disk, memory_field, number, processes};
 use crate::node::status::Pressure;
 use crate::pods::qos::{Side, totals};
 use crate::pods::{self, is_critical};
@@ -133,11 +133,8 @@ fn shortages(stock: &BTreeMap<Signal, Stock>, thresholds: &BTreeMap<Signal, Leas
 
 /// How many processes there may be, and how many there are.
 fn pids() -> Option<(u64, u64)> {
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let most = number("/proc/sys/kernel/pid_max")?.min(number("/proc/sys/kernel/threads-max").unwrap_or(u64::MAX));
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
-    let running = load.split_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()?;
-    Some((most, running))
+    Some((most, processes()?))
 }
 
 fn pressure(shortages: &[Shortage]) -> Pressure {

@@ -14,7 +14,7 @@ use crate::events::Level;
 use crate::objects::Changes;
 use crate::pods::admit::{Question, Refusal, admit};
 use crate::pods::{self, full_name, is_mirror, is_static, is_terminal, qos};
-use crate::runtime::exits::{Exits, Kind};
+use crate::runtime::exits::Exits;
 use crate::runtime::labels;
 use crate::runtime::state::{Glance, changed, glance};
 use crate::status::manager::Life;
@@ -25,7 +25,6 @@ use crate::work::terminate::Ending;
 use crate::work::worker::{Stage, Wish, Workers};
 use base::shutdown::Shutdown;
 use client::{Change, Informer};
-use k8s_cri::v1;
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
@@ -175,18 +174,6 @@ impl Kubelet {
         self.quiet_since = Instant::now();
     }
 
-    /// What runs, by the last listing.
-    fn running(&self) -> HashSet<(Kind, String)> {
-        let up = v1::ContainerState::ContainerRunning as i32;
-        let of = |glance: &Glance| {
-            let containers = glance.containers.iter().filter(|(_, state)| **state == up);
-            let sandboxes = glance.sandboxes.iter().filter(|(_, ready)| **ready);
-            let containers = containers.map(|(id, _)| (Kind::Container, id.clone()));
-            containers.chain(sandboxes.map(|(id, _)| (Kind::Sandbox, id.clone()))).collect::<Vec<_>>()
-        };
-        self.glances.values().flat_map(of).collect()
-    }
-
     /// Lists the runtime and wakes the workers of pods that changed.
     async fn relist(&mut self) {
         let listed = tokio::try_join!(self.ctx.cri.sandboxes(None), self.ctx.cri.containers(None));
@@ -201,7 +188,7 @@ impl Kubelet {
         }
         self.glances = now;
         *self.listed.write() = Some(Instant::now());
-        let running = self.running();
+        let running = self.glances.values().flat_map(Glance::up).collect();
         self.settled = self.exits.follow(&self.ctx.cri, &running).await;
         self.adopt_orphans();
         self.retry_waiting();

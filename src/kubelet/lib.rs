@@ -16,6 +16,7 @@ pub mod backoff;
 pub mod bootstrap;
 pub mod cgroups;
 pub mod config;
+pub mod descriptor;
 pub mod events;
 pub mod eviction;
 pub mod flags;

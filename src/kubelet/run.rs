@@ -68,11 +68,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     base::logging::init(flags.logging());
     base::tls::install();
-    // One thread: most of what a kubelet does is to be woken, and a wake-up that a second thread has to be told of costs
-    // twice. What computes or blocks for long is done by the runtime's containers and by blocking threads.
-    let ended = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    // What computes or blocks for long is done by the containers, by their runtime and by blocking threads.
+    let ended = base::component::Threads::One
+        .runtime()
         .map_err(Fault::from)
         .and_then(|runtime| runtime.block_on(async { run(&flags, base::shutdown::on_signals()?).await }));
     match ended {

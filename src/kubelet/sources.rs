@@ -1,8 +1,10 @@
 //! Static pods: manifests in a directory of the node.
 //!
 //! The directory is looked at when the kernel tells of a change in it (names, sizes and times; the files only when those
-//! changed) and read anew from time to time; one that is not there yet, each second. A file that can't be read keeps its pod for as long as one such interval: it may be half written.
+//! changed) and read anew from time to time; one that is not there yet, each second. A file that can't be read keeps its
+//! pod for as long as one such interval: it may be half written.
 
+use crate::descriptor;
 use crate::pods::{self, CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, defaults};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
@@ -123,9 +125,7 @@ fn watch(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
         | AddWatchFlags::IN_DELETE_SELF
         | AddWatchFlags::IN_MOVE_SELF;
     inotify.add_watch(path, changes)?;
-    // `register` asks for a promise in unsafe code that the descriptor stays the same; an OwnedFd keeps it by its type.
-    #[expect(deprecated)]
-    AsyncFd::new(inotify.into())
+    descriptor::watch(inotify.into())
 }
 
 /// The manifests there are. A directory that is not there has none.

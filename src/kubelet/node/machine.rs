@@ -38,6 +38,16 @@ pub fn memory_field(name: &str) -> i64 {
     kib.unwrap_or(0) * 1024
 }
 
+/// A number that is all of a file.
+pub fn number(path: &str) -> Option<u64> {
+    text(path)?.parse().ok()
+}
+
+/// How many processes and threads there are.
+pub fn processes() -> Option<u64> {
+    text("/proc/loadavg")?.split_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()
+}
+
 impl Machine {
     /// Looks at the machine.
     pub fn read() -> Self {

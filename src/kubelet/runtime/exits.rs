@@ -10,8 +10,10 @@
 //! [`Exits::follow`], which is false as long as something runs that is not watched.
 
 use super::cri::Cri;
+use crate::descriptor;
+use futures::future::join_all;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 /// What is known to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A container.
     Container,
@@ -41,16 +43,15 @@ impl Exits {
         Self { wake, watched: HashMap::new() }
     }
 
-    /// Watches exactly what runs now; true when each of its ends will be told.
-    pub async fn follow(&mut self, cri: &Cri, running: &HashSet<(Kind, String)>) -> bool {
-        self.watched.retain(|id, _| {
-            running.contains(&(Kind::Container, id.clone())) || running.contains(&(Kind::Sandbox, id.clone()))
-        });
-        for (kind, id) in running {
-            if !self.watched.contains_key(id) {
-                let pid = cri.process_of(*kind, id).await;
-                self.watched.insert(id.clone(), pid.and_then(|pid| self.watch(pid)));
-            }
+    /// Watches exactly what runs now, by id; true when each of its ends will be told.
+    pub async fn follow(&mut self, cri: &Cri, running: &HashMap<&str, Kind>) -> bool {
+        self.watched.retain(|id, _| running.contains_key(&**id));
+        let new = running.iter().filter(|(id, _)| !self.watched.contains_key(**id));
+        // Side by side: a kubelet that starts anew asks for all there are, and nothing is decided meanwhile.
+        let asked = new.map(|(id, kind)| async move { (id.to_string(), cri.process_of(*kind, id).await) });
+        for (id, pid) in join_all(asked).await {
+            let watch = pid.and_then(|pid| self.watch(pid));
+            self.watched.insert(id, watch);
         }
         // What the kernel said has ended but the runtime still lists is not settled yet.
         self.watched.values().all(|task| task.as_ref().is_some_and(|task| !task.is_finished()))
@@ -78,10 +79,7 @@ impl Exits {
 /// A descriptor that becomes readable when the process ends.
 fn open(pid: i32) -> io::Result<AsyncFd<OwnedFd>> {
     let pid = Pid::from_raw(pid).ok_or_else(|| io::Error::other("no process"))?;
-    let fd = pidfd_open(pid, PidfdFlags::NONBLOCK)?;
-    // `register` asks for a promise in unsafe code that the descriptor stays the same; an OwnedFd keeps it by its type.
-    #[expect(deprecated)]
-    AsyncFd::new(fd)
+    descriptor::watch(pidfd_open(pid, PidfdFlags::NONBLOCK)?)
 }
 
 /// The first process of a container or a sandbox, in what runtimes tell when they are asked to be verbose.

@@ -1,5 +1,6 @@
 //! What the runtime holds of a pod, in the kubelet's own terms.
 
+use super::exits::Kind;
 use super::labels;
 use jiff::Timestamp;
 use k8s_cri::v1;
@@ -276,10 +277,18 @@ pub struct Glance {
 }
 
 impl Glance {
+    /// What of it is up, by id.
+    pub fn up(&self) -> impl Iterator<Item = (&str, Kind)> {
+        let running = v1::ContainerState::ContainerRunning as i32;
+        let containers = self.containers.iter().filter(move |(_, state)| **state == running);
+        let sandboxes = self.sandboxes.iter().filter(|(_, ready)| **ready);
+        let containers = containers.map(|(id, _)| (&**id, Kind::Container));
+        containers.chain(sandboxes.map(|(id, _)| (&**id, Kind::Sandbox)))
+    }
+
     /// Is anything of it up?
     pub fn alive(&self) -> bool {
-        let running = v1::ContainerState::ContainerRunning as i32;
-        self.sandboxes.values().any(|ready| *ready) || self.containers.values().any(|state| *state == running)
+        self.up().next().is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Usage of node, pods and containers: the summary, and the metrics that autoscalers and `kubectl top` read.
 
 use super::{Answer, Server, text, typed};
-use crate::node::machine::{Disk, memory_field};
+use crate::node::machine::{Disk, memory_field, number, processes};
 use crate::pods;
 use crate::runtime::labels::{CONTAINER_NAME, POD_NAME, POD_NAMESPACE, POD_UID};
 use http::StatusCode;
@@ -190,9 +190,8 @@ impl Server {
             node["network"] = network();
             node["fs"] = disk(Disk::of(self.ctx.volumes.root()).unwrap_or_default());
             node["runtime"] = json!({"imageFs": self.image_fs().await});
-            let pids = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
-            node["rlimit"] =
-                json!({"time": stamp(at), "maxpid": pids.trim().parse::<u64>().unwrap_or(0), "curproc": processes()});
+            let most = number("/proc/sys/kernel/pid_max").unwrap_or(0);
+            node["rlimit"] = json!({"time": stamp(at), "maxpid": most, "curproc": processes().unwrap_or(0)});
         }
         Ok(json!({"node": node, "pods": pods}))
     }
@@ -392,11 +391,6 @@ impl Server {
         out.add("kubelet_node_name", "gauge", "The node's name. The count is always 1.", &node, 1.0, 0);
         typed(StatusCode::OK, base::metrics::CONTENT_TYPE, base::metrics::global().text() + &out.finish())
     }
-}
-
-fn processes() -> u64 {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().nth(3).and_then(|counts| counts.split('/').nth(1)?.parse().ok()).unwrap_or(0)
 }
 
 /// Metrics in text form, one family after the other.

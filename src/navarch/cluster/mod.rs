@@ -29,6 +29,7 @@ pub mod up;
 pub use layout::Layout;
 
 use std::fmt::Display;
+use std::process::{Command, Output};
 use std::time::Instant;
 
 /// Why a step of a cluster's life did not succeed: what was tried, and what went wrong.
@@ -48,6 +49,18 @@ impl Error {
     /// An error of a step that found something it can't go on with.
     pub fn new(what: impl Display, why: impl Display) -> Self {
         Self { what: what.to_string(), why: why.to_string() }
+    }
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// When it can't be run, or fails: with what it said on its standard error.
+pub fn succeed(what: &str, command: &mut Command) -> Result<Output> {
+    let output = command.output().context(what)?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(Error::new(what, String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use super::{Context, Error, Result, images, oci};
+use super::{Context, Result, images, oci, succeed};
 
 /// Name of the nftables table that is ours; kube-proxy has its own.
 const TABLE: &str = "navarch";
@@ -30,9 +30,7 @@ pub fn own_address() -> IpAddr {
 }
 
 fn ip(args: &[&str]) -> Result<()> {
-    let what = format!("ip {}", args.join(" "));
-    let output = Command::new(images::need("ip")?).args(args).output().context(&what)?;
-    if output.status.success() { Ok(()) } else { Err(Error::new(what, String::from_utf8_lossy(&output.stderr).trim())) }
+    succeed(&format!("ip {}", args.join(" ")), Command::new(images::need("ip")?).args(args)).map(drop)
 }
 
 fn nft(script: &str) -> Result<()> {
@@ -102,7 +100,7 @@ pub fn ensure(pod_cidr: &str, service_cidr: &str, own: IpAddr) -> Result<()> {
 /// # Errors
 /// When a rule is refused.
 pub fn pass_firewalls(pod_cidr: &str) -> Result<()> {
-    let rules = listed(&["list", "ruleset", "ip"])?;
+    let rules = ruleset()?;
     let mut script = withdrawals(&rules);
     for chain in dropping(&rules) {
         for side in ["saddr", "daddr"] {
@@ -113,13 +111,10 @@ pub fn pass_firewalls(pod_cidr: &str) -> Result<()> {
 }
 
 /// Rules and chains as nft lists them.
-fn listed(what: &[&str]) -> Result<Value> {
-    let command = format!("nft {}", what.join(" "));
-    let output = Command::new(images::need("nft")?).args(["-j", "-a"]).args(what).output().context(&command)?;
-    if !output.status.success() {
-        return Err(Error::new(command, String::from_utf8_lossy(&output.stderr).trim()));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|error| Error::new(command, error))
+fn ruleset() -> Result<Value> {
+    let what = "nft list ruleset";
+    let output = succeed(what, Command::new(images::need("nft")?).args(["-j", "-a", "list", "ruleset", "ip"]))?;
+    serde_json::from_slice(&output.stdout).context(what)
 }
 
 fn each<'a>(rules: &'a Value, what: &'a str) -> impl Iterator<Item = &'a Value> {
@@ -150,7 +145,7 @@ fn text(name: &Value) -> &str {
 
 /// Takes the routes and rules away, kube-proxy's as well.
 pub fn remove(pod_cidr: &str, service_cidr: &str) {
-    if let Err(error) = listed(&["list", "ruleset", "ip"]).and_then(|rules| nft(&withdrawals(&rules))) {
+    if let Err(error) = ruleset().and_then(|rules| nft(&withdrawals(&rules))) {
         eprintln!("taking rules out of the chains of others: {error}");
     }
     // What is not there need not be taken away.
@@ -176,7 +171,7 @@ mod tests {
     }
 
     fn accepts() -> usize {
-        let rules = listed(&["list", "ruleset", "ip"]).unwrap();
+        let rules = ruleset().unwrap();
         each(&rules, "rule").filter(|rule| rule["comment"] == TABLE).count()
     }
 
@@ -197,7 +192,7 @@ mod tests {
             }
             remove("10.244.0.0/16", "10.96.0.0/16");
             assert_eq!(accepts(), 0);
-            let left = listed(&["list", "ruleset", "ip"]).unwrap();
+            let left = ruleset().unwrap();
             assert_eq!(dropping(&left).len(), 2, "the firewall itself stays as it was");
         });
     }

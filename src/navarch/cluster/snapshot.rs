@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use store::{Expect, Store};
 
 use super::settings::{self, Settings};
 use super::{Context, Error, Layout, Progress, Result};
-use super::{apply, control_plane, images, manifests, ports, process};
+use super::{apply, control_plane, images, manifests, ports, process, succeed};
 
 /// A snapshot's file, and the cluster it belongs to.
 #[derive(Debug, clap::Args)]
@@ -46,14 +46,6 @@ fn etcdctl(layout: &Layout, settings: &Settings) -> Result<Command> {
         .arg(format!("--cert={}", pki.join("healthcheck-client.crt").display()))
         .arg(format!("--key={}", pki.join("healthcheck-client.key").display()));
     Ok(command)
-}
-
-fn succeed(what: &str, command: &mut Command) -> Result<Output> {
-    let output = command.output().context(what)?;
-    match output.status.success() {
-        true => Ok(output),
-        false => Err(Error::new(what, String::from_utf8_lossy(&output.stderr).trim())),
-    }
 }
 
 /// Saves a snapshot.
