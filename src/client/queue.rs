@@ -103,7 +103,8 @@ impl Bucket {
         self.filled = now;
     }
 
-    fn reserve(&mut self, now: Instant) -> Duration {
+    /// Takes a token; how long until there is one.
+    pub(crate) fn reserve(&mut self, now: Instant) -> Duration {
         self.fill(now);
         self.tokens -= 1.0;
         if self.tokens >= 0.0 { Duration::ZERO } else { Duration::from_secs_f64(-self.tokens / self.per_second) }

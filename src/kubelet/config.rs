@@ -2,8 +2,9 @@
 
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A duration as Go writes it: `1m30s`.
@@ -125,8 +126,8 @@ section! {
 }
 
 section! {
-    /// KubeletConfiguration v1beta1. Fields under `unused` in the order of upstream's are read and have no part to play
-    /// here; those of `null` default mean that upstream decides by other fields.
+    /// KubeletConfiguration v1beta1. Where the text says "Upstream", this kubelet has no part for the field: see
+    /// [`ABSENT`] and [`IDLE`]. A field without a default is decided by others.
     Config {
         /// `kubelet.config.k8s.io/v1beta1`
         api_version: String = "kubelet.config.k8s.io/v1beta1".into(),
@@ -362,7 +363,7 @@ section! {
         /// Upstream: notification of memory thresholds.
         kernel_memcg_notification: bool = false,
         /// Logging; `-v` and `--logging-format` on the command line have the say here.
-        logging: serde_json::Value = serde_json::Value::Null,
+        logging: Value = Value::Null,
         /// Is `/logs/` served?
         enable_system_log_handler: bool = true,
         /// Upstream: queries of the journal.
@@ -372,11 +373,11 @@ section! {
         /// How much of it is for critical ones.
         shutdown_grace_period_critical_pods: Span = Span::secs(0),
         /// Upstream: by priority.
-        shutdown_grace_period_by_pod_priority: Vec<serde_json::Value> = Vec::new(),
+        shutdown_grace_period_by_pod_priority: Vec<Value> = Vec::new(),
         /// Restarts of crashing containers.
         crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff::default(),
         /// Upstream: memory kept on nodes.
-        reserved_memory: Vec<serde_json::Value> = Vec::new(),
+        reserved_memory: Vec<Value> = Vec::new(),
         /// Upstream: profiling.
         enable_profiling_handler: bool = true,
         /// Upstream: flags of the log.
@@ -392,7 +393,7 @@ section! {
         /// Does the kubelet register its node?
         register_node: bool = true,
         /// Upstream: traces.
-        tracing: Option<serde_json::Value> = None,
+        tracing: Option<Value> = None,
         /// Is ephemeral storage a resource?
         local_storage_capacity_isolation: bool = true,
         /// The runtime's socket.
@@ -403,8 +404,132 @@ section! {
         #[serde(rename = "failCgroupV1")]
         fail_cgroup_v1: bool = true,
         /// Upstream: user namespaces.
-        user_namespaces: Option<serde_json::Value> = None,
+        user_namespaces: Option<Value> = None,
     }
+}
+
+/// Fields that promise something to pods or to who runs the node, and that this kubelet can't keep: it refuses to start
+/// with any other value than the default.
+const ABSENT: &[&str] = &[
+    "/staticPodURL",
+    "/staticPodURLHeader",
+    "/tlsCurvePreferences",
+    "/serverTLSBootstrap",
+    "/imagePullCredentialsVerificationPolicy",
+    "/preloadedImagesVerificationAllowlist",
+    "/cpuManagerPolicy",
+    "/cpuManagerPolicyOptions",
+    "/memoryManagerPolicy",
+    "/reservedMemory",
+    "/topologyManagerPolicy",
+    "/topologyManagerPolicyOptions",
+    "/qosReserved",
+    "/reservedSystemCPUs",
+    "/systemReservedCgroup",
+    "/kubeReservedCgroup",
+    "/protectKernelDefaults",
+    "/memorySwap/swapBehavior",
+    "/memoryReservationPolicy",
+    "/enableSystemLogQuery",
+    "/shutdownGracePeriod",
+    "/shutdownGracePeriodCriticalPods",
+    "/shutdownGracePeriodByPodPriority",
+    "/tracing",
+];
+
+/// Fields that tune how upstream works, and that have nothing to tune here.
+const IDLE: &[&str] = &[
+    "/httpCheckFrequency",
+    "/rotateCertificates",
+    "/enableContentionProfiling",
+    "/streamingConnectionIdleTimeout",
+    "/volumeStatsAggPeriod",
+    "/kubeletCgroups",
+    "/systemCgroups",
+    "/cpuManagerReconcilePeriod",
+    "/topologyManagerScope",
+    "/hairpinMode",
+    "/contentType",
+    "/kubeAPIQPS",
+    "/kubeAPIBurst",
+    "/makeIPTablesUtilChains",
+    "/iptablesMasqueradeBit",
+    "/iptablesDropBit",
+    "/featureGates",
+    "/configMapAndSecretChangeDetectionStrategy",
+    "/showHiddenMetricsForVersion",
+    "/volumePluginDir",
+    "/kernelMemcgNotification",
+    "/enableProfilingHandler",
+    "/enableDebugFlagsHandler",
+    "/memoryThrottlingFactor",
+    "/userNamespaces",
+];
+
+/// The defaults as JSON.
+pub fn defaults() -> Value {
+    json(&Config::default())
+}
+
+fn json(config: &Config) -> Value {
+    // A structure of texts, numbers and lists always has a form in JSON.
+    serde_json::to_value(config).unwrap_or_default()
+}
+
+/// Reads the configuration file, and over it the `.conf` files below a directory, in lexical order of their paths.
+///
+/// # Errors
+/// When one can't be read, or is not a KubeletConfiguration.
+pub fn load(file: Option<&Path>, drop_ins: Option<&Path>) -> Result<Value, ConfigError> {
+    let mut config = match file {
+        Some(file) => read(file)?,
+        None => Value::Object(Default::default()),
+    };
+    for path in drop_ins.map(conf_files).transpose()?.into_iter().flatten() {
+        api::patch::merge::apply(&mut config, read(&path)?);
+    }
+    Ok(config)
+}
+
+fn read(path: &Path) -> Result<Value, ConfigError> {
+    let fault = |error: String| ConfigError::Read { path: path.display().to_string(), error };
+    let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+    parse(&text).map_err(fault)
+}
+
+/// The `.conf` files below a directory; a directory stands among the files by its own name.
+fn conf_files(dir: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let fault = |error: std::io::Error| ConfigError::Read { path: dir.display().to_string(), error: error.to_string() };
+    let entries = std::fs::read_dir(dir).map_err(fault)?;
+    let mut paths = entries.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>().map_err(fault)?;
+    paths.sort();
+    let mut found = Vec::new();
+    for path in paths {
+        if path.is_dir() {
+            found.extend(conf_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "conf") {
+            found.push(path);
+        }
+    }
+    Ok(found)
+}
+
+/// Parses YAML or JSON. Null stands for what is left out.
+fn parse(text: &str) -> Result<Value, String> {
+    let mut value: Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let word = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
+    match (word("apiVersion").as_str(), word("kind").as_str()) {
+        ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration") => {}
+        (version, kind) => {
+            return Err(format!(
+                "no kind {kind:?} is registered for version {version:?} in scheme of the kubelet's configuration"
+            ));
+        }
+    }
+    drop_unset(&mut value);
+    // A field of the wrong name is told with its file.
+    serde_json::from_value::<Config>(value.clone()).map_err(|error| error.to_string())?;
+    Ok(value)
 }
 
 /// Why there is no configuration.
@@ -424,27 +549,23 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads the file.
+    /// Decodes what [`load`] read and flags changed.
     ///
     /// # Errors
-    /// When it is not there, or not a KubeletConfiguration.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let fault = |error: String| ConfigError::Read { path: path.display().to_string(), error };
-        let text = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
-        Self::parse(&text).map_err(fault)
+    /// Names the field that is unknown or of the wrong kind.
+    pub fn decode(value: Value) -> Result<Self, ConfigError> {
+        serde_json::from_value(value).map_err(|error| ConfigError::Invalid(error.to_string()))
     }
 
-    /// Parses YAML or JSON. Null stands for what is left out.
-    fn parse(text: &str) -> Result<Self, String> {
-        let mut value: serde_json::Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
-        drop_unset(&mut value);
-        let config: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        match (config.api_version.as_str(), config.kind.as_str()) {
-            ("kubelet.config.k8s.io/v1beta1", "KubeletConfiguration") => Ok(config),
-            (version, kind) => Err(format!(
-                "no kind {kind:?} is registered for version {version:?} in scheme of the kubelet's configuration"
-            )),
-        }
+    /// Fields that differ from upstream's defaults and change nothing in this kubelet, for a warning at start.
+    pub fn idle(&self) -> Vec<&'static str> {
+        self.differing(IDLE)
+    }
+
+    /// Those of `pointers` whose values are not the defaults.
+    fn differing(&self, pointers: &[&'static str]) -> Vec<&'static str> {
+        let (own, defaults) = (json(self), defaults());
+        pointers.iter().filter(|at| own.pointer(at) != defaults.pointer(at)).map(|at| &at[1..]).collect()
     }
 
     /// Refuses what can't work, in upstream's words where it has them.
@@ -495,7 +616,31 @@ impl Config {
         check(self.node_lease_duration_seconds > 0, "nodeLeaseDurationSeconds must be greater than 0".into());
         let serial = self.serialize_image_pulls.unwrap_or_else(|| self.max_parallel_image_pulls.is_none_or(|n| n < 2));
         check(!serial || self.max_parallel_image_pulls.is_none_or(|n| n <= 1), "maxParallelImagePulls cannot be larger than 1 unless SerializeImagePulls (--serialize-image-pulls) set to false".into());
-        check(self.static_pod_url.is_empty(), "staticPodURL is not supported by this kubelet".into());
+        check(
+            !self.run_once,
+            "runOnce (--runOnce) true, Runonce mode has been deprecated and should not be set".into(),
+        );
+        check(
+            self.event_burst >= 0,
+            format!("eventBurst (--event-burst) {} must not be a negative number", self.event_burst),
+        );
+        check(
+            self.event_record_qps >= 0,
+            format!("eventRecordQPS (--event-qps) {} must not be a negative number", self.event_record_qps),
+        );
+        check(
+            self.max_open_files >= 0,
+            format!("maxOpenFiles (--max-open-files) {} must not be a negative number", self.max_open_files),
+        );
+        for at in self.differing(ABSENT) {
+            check(false, format!("{} is not supported by this kubelet", at.replace('/', ".")));
+        }
+        for place in &self.enforce_node_allocatable {
+            check(
+                matches!(place.as_str(), "pods" | "none" | ""),
+                format!("enforceNodeAllocatable {place:?} is not supported by this kubelet"),
+            );
+        }
         for ip in &self.cluster_dns {
             check(ip.parse::<std::net::IpAddr>().is_ok(), format!("invalid IP for clusterDNS: {ip:?}"));
         }
@@ -537,8 +682,7 @@ impl Config {
 }
 
 /// Null, no time and no text stand for what is left out, as in Go; only an empty `resolvConf` has a meaning.
-fn drop_unset(value: &mut serde_json::Value) {
-    use serde_json::Value;
+fn drop_unset(value: &mut Value) {
     let unset = |value: &Value| value.is_null() || matches!(value.as_str(), Some("" | "0s"));
     match value {
         Value::Object(map) => {
@@ -553,6 +697,15 @@ fn drop_unset(value: &mut serde_json::Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A directory that goes with its name.
+    struct Dir(PathBuf);
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
 
     #[test]
     fn kubeadms_configuration_is_read() {
@@ -582,7 +735,7 @@ staticPodPath: /etc/kubernetes/manifests
 evictionHard: {memory.available: 1Gi}
 maxPods: null
 ";
-        let config = Config::parse(text).unwrap();
+        let config = Config::decode(parse(text).unwrap()).unwrap();
         assert_eq!(config.authentication.x509.client_ca_file, "/etc/kubernetes/pki/ca.crt");
         assert_eq!((config.max_pods, config.cgroup_driver.as_str()), (110, "systemd"));
         assert_eq!(config.eviction_hard().len(), 1);
@@ -592,10 +745,49 @@ maxPods: null
 
     #[test]
     fn unknown_fields_and_wrong_values_are_refused_by_name() {
-        let error = Config::parse("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nnoSuch: 1\n");
+        let error = parse("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nnoSuch: 1\n");
         assert!(error.unwrap_err().contains("noSuch"));
         let config = Config { image_gc_low_threshold_percent: 90, ..Default::default() };
         assert!(config.validate().unwrap_err().to_string().contains("imageGCLowThresholdPercent"));
-        assert!(Config::parse("apiVersion: v1\nkind: Pod\n").is_err());
+        assert!(parse("apiVersion: v1\nkind: Pod\n").is_err());
+    }
+
+    #[test]
+    fn files_of_a_directory_go_over_the_file_in_order_of_their_names() {
+        let dir = Dir(std::env::temp_dir().join(format!("kubelet-config-{}", uuid::Uuid::new_v4())));
+        let write = |name: &str, body: &str| {
+            let path = dir.0.join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+            std::fs::write(path, format!("{head}{body}")).unwrap();
+        };
+        write("main.yaml", "maxPods: 1\nclusterDNS: [10.0.0.1, 10.0.0.2]\nevictionHard: {memory.available: 1Gi}\n");
+        write("d/20-last.conf", "maxPods: 3\n");
+        write("d/10/first.conf", "maxPods: 2\nclusterDNS: [10.0.0.3]\nevictionHard: {nodefs.available: 5%}\n");
+        write("d/30.yaml", "maxPods: 4\n");
+        let (file, drop_ins) = (dir.0.join("main.yaml"), dir.0.join("d"));
+        let config = Config::decode(load(Some(&file), Some(&drop_ins)).unwrap()).unwrap();
+        assert_eq!((config.max_pods, config.cluster_dns), (3, vec!["10.0.0.3".to_owned()]));
+        assert_eq!(config.eviction_hard.unwrap().len(), 2);
+        write("d/40.conf", "nope: 1\n");
+        let error = load(Some(&file), Some(&drop_ins)).unwrap_err().to_string();
+        assert!(error.contains("40.conf") && error.contains("nope"), "{error}");
+        assert!(load(None, Some(&dir.0.join("missing"))).is_err());
+    }
+
+    #[test]
+    fn what_this_kubelet_can_not_keep_is_refused_and_what_tunes_nothing_is_told() {
+        let pointers = defaults();
+        for at in ABSENT.iter().chain(IDLE) {
+            assert!(pointers.pointer(at).is_some(), "{at} is no field");
+        }
+        let config = Config { cpu_manager_policy: "static".into(), ..Default::default() };
+        let error = config.validate().unwrap_err().to_string();
+        assert!(error.ends_with("cpuManagerPolicy is not supported by this kubelet"), "{error}");
+        let config = Config { enforce_node_allocatable: vec!["system-reserved".into()], ..Default::default() };
+        assert!(config.validate().is_err());
+        let config = Config { rotate_certificates: true, ..Default::default() };
+        config.validate().unwrap();
+        assert_eq!(config.idle(), ["rotateCertificates"]);
     }
 }

@@ -1,9 +1,16 @@
 //! The kubelet's command line: upstream's flags, and how they go over the configuration file.
+//!
+//! ```text
+//!   --config ─▶ --config-dir/*.conf ─▶ FIELDS that were given ─▶ Config ─▶ validate
+//! ```
+//! Most flags are fields of the configuration: a row of [`FIELDS`] each, which declares the flag with the field's
+//! default and puts it over the field. The others are in [`own`].
 
-use crate::config::{Config, ConfigError, Span};
+use crate::config::{self, Config, ConfigError};
 use base::flags::{self as f, Flags};
 use clap::{Arg, Command};
 use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -13,9 +20,9 @@ pub fn command() -> Command {
 }
 
 fn list() -> Vec<Arg> {
+    let defaults = config::defaults();
     let mut flags = own();
-    flags.extend(configuration());
-    flags.extend(tolerated());
+    flags.extend(FIELDS.iter().map(|field| field.flag(&defaults)));
     flags
 }
 
@@ -39,141 +46,314 @@ fn own() -> Vec<Arg> {
         f::int("maximum-dead-containers", -1, "ended containers kept on the node; -1 is no limit"),
         f::int("maximum-dead-containers-per-container", 1, "ended runs kept of each container"),
         f::duration("minimum-container-ttl-duration", "0s", "how long an ended container is kept at least"),
+        f::text("lock-file", "", ABSENT),
+        f::switch("exit-on-lock-contention", false, ABSENT),
+        f::text("runtime-cgroups", "", IDLE),
+        f::text("image-credential-provider-config", "", ABSENT),
+        f::text("image-credential-provider-bin-dir", "", ABSENT),
+        f::text("experimental-mounter-path", "", IDLE),
+        f::switch("experimental-allocatable-ignore-eviction", false, "leave eviction thresholds out of allocatable"),
     ]
 }
 
-/// Flags that are fields of the configuration. Their defaults are the configuration's.
-fn configuration() -> Vec<Arg> {
-    vec![
-        f::text("address", "0.0.0.0", "address to serve on"),
-        f::switch("anonymous-auth", false, "let requests without credentials be system:anonymous"),
-        f::switch("authentication-token-webhook", true, "ask the API server about tokens"),
-        f::duration("authentication-token-webhook-cache-ttl", "2m0s", "how long answers on tokens are kept"),
-        f::choice("authorization-mode", "Webhook", &["AlwaysAllow", "Webhook"], "what clients may do"),
-        f::duration("authorization-webhook-cache-authorized-ttl", "5m0s", "how long a yes is kept"),
-        f::duration("authorization-webhook-cache-unauthorized-ttl", "30s", "how long a no is kept"),
-        f::text("cgroup-driver", "cgroupfs", "cgroupfs or systemd"),
-        f::text("cgroup-root", "", "control group above all pods"),
-        f::switch("cgroups-per-qos", true, "a control group for each class and pod"),
-        f::text("client-ca-file", "", "authorities whose client certificates are trusted"),
-        f::list("cluster-dns", "", "addresses of the cluster's DNS"),
-        f::text("cluster-domain", "", "domain of the cluster"),
-        f::int("container-log-max-files", 5, "log files of a container"),
-        f::text("container-log-max-size", "10Mi", "size of a log before it is rotated"),
-        f::text("container-runtime-endpoint", "unix:///run/containerd/containerd.sock", "the runtime's socket"),
-        f::switch("cpu-cfs-quota", true, "enforce cpu limits"),
-        f::duration("cpu-cfs-quota-period", "100ms", "the period of the quota"),
-        f::switch("enable-debugging-handlers", true, "serve exec, logs and the like"),
-        f::switch("enable-server", true, "serve at all"),
-        f::list("enforce-node-allocatable", "pods", "where reservations are enforced"),
-        f::map("eviction-hard", "thresholds that evict at once, as memory.available<1Gi"),
-        f::duration("eviction-pressure-transition-period", "5m0s", "how long a pressure is shown after it ended"),
-        f::switch("fail-cgroupv1", true, "refuse to start on version 1 of control groups"),
-        f::switch("fail-swap-on", true, "refuse to start with swap"),
-        f::map("feature-gates", "features switched on or off"),
-        f::duration("file-check-frequency", "20s", "how often static pods are read without cause"),
-        f::text("healthz-bind-address", "127.0.0.1", "address of the health endpoint"),
-        f::int("healthz-port", 10248, "port of the health endpoint; 0 is off"),
-        f::int("image-gc-high-threshold", 85, "disk use in percent above which images are removed"),
-        f::int("image-gc-low-threshold", 80, "disk use in percent down to which they are removed"),
-        f::text("image-service-endpoint", "", "the images' socket, when it is another"),
-        f::map("kube-reserved", "resources kept for the cluster's parts"),
-        f::int("max-pods", 110, "pods on this node"),
-        f::duration("minimum-image-ttl-duration", "2m0s", "how long an unused image is kept at least"),
-        f::int("node-status-max-images", 50, "images in the node's status; -1 is all"),
-        f::duration("node-status-update-frequency", "10s", "how often the node's status is made"),
-        f::int("oom-score-adj", -999, "out-of-memory score of the kubelet"),
-        f::text("pod-cidr", "", "range of pods' addresses without an API server"),
-        f::int("pod-max-pids", -1, "processes in a pod"),
-        f::text("pod-manifest-path", "", "directory (or file) of static pods"),
-        f::int("pods-per-core", 0, "pods for each processor; 0 is no limit"),
-        f::int("port", 10250, "port to serve on"),
-        f::text("provider-id", "", "the cloud's name of this machine"),
-        f::int("read-only-port", 0, "port without authentication; 0 is off"),
-        f::switch("register-node", true, "register the node"),
-        f::list("register-with-taints", "", "taints to register with: key=value:effect"),
-        f::int("registry-burst", 10, "pulls at once"),
-        f::int("registry-qps", 5, "pulls in a second; 0 is no limit"),
-        f::text("resolv-conf", "/etc/resolv.conf", "the node's resolver configuration"),
-        f::switch("rotate-certificates", false, "renew the client certificate through the API"),
-        f::switch("rotate-server-certificates", false, "ask for the serving certificate through the API"),
-        f::switch("seccomp-default", false, "the runtime's seccomp profile for pods that name none"),
-        f::switch("serialize-image-pulls", true, "pull one image at a time"),
-        f::duration("streaming-connection-idle-timeout", "4h0m0s", "how long a silent stream is kept"),
-        f::duration("sync-frequency", "1m0s", "how often a pod is looked at without cause"),
-        f::map("system-reserved", "resources kept for the system"),
-        f::text("tls-cert-file", "", "serving certificate"),
-        f::list("tls-cipher-suites", "", "cipher suites of TLS 1.2"),
-        f::text("tls-min-version", "", "lowest version of TLS"),
-        f::text("tls-private-key-file", "", "key of the serving certificate"),
-    ]
+/// Help of a flag that this kubelet refuses when it is given.
+const ABSENT: &str = "not supported by this kubelet: other values than the default are refused";
+
+/// Help of a flag that is taken, so that a unit file written for upstream starts, and changes nothing.
+const IDLE: &str = "taken, without effect here; a warning is logged";
+
+/// Flags beside the configuration that are refused when they are given.
+const REFUSED: [&str; 4] =
+    ["lock-file", "exit-on-lock-contention", "image-credential-provider-config", "image-credential-provider-bin-dir"];
+
+/// Flags beside the configuration that change nothing.
+const UNUSED: [&str; 2] = ["runtime-cgroups", "experimental-mounter-path"];
+
+/// How the text of a flag becomes the value of a field.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Text,
+    Switch,
+    Int,
+    Span,
+    /// By commas.
+    List,
+    /// `name=value` by commas.
+    Map,
+    /// `name=true` by commas.
+    Switches,
+    /// `name<value` by commas.
+    Below,
+    /// `key=value:effect` by commas.
+    Taints,
+    /// `name:value` by commas.
+    Headers,
+    /// `node:memory=1Gi,hugepages-1M=2Gi`, repeated by nodes.
+    Reservations,
 }
 
-/// Flags of upstream's that have no part to play here: they are taken, so that a unit file written for upstream starts.
-fn tolerated() -> Vec<Arg> {
-    let mut flags: Vec<Arg> = [
+/// A flag that is a field of the configuration.
+struct Field {
+    flag: &'static str,
+    /// Where the field is, as a JSON pointer.
+    at: &'static str,
+    form: Form,
+    help: &'static str,
+}
+
+const fn field(flag: &'static str, at: &'static str, form: Form, help: &'static str) -> Field {
+    Field { flag, at, form, help }
+}
+
+/// The flags that are fields of the configuration.
+const FIELDS: &[Field] = &[
+    field("address", "/address", Form::Text, "address to serve on"),
+    field(
         "allowed-unsafe-sysctls",
-        "container-runtime",
-        "cpu-manager-policy",
-        "experimental-mounter-path",
+        "/allowedUnsafeSysctls",
+        Form::List,
+        "kernel settings beyond the safe ones that pods may change, * at the end for more",
+    ),
+    field(
+        "anonymous-auth",
+        "/authentication/anonymous/enabled",
+        Form::Switch,
+        "let requests without credentials be system:anonymous",
+    ),
+    field(
+        "authentication-token-webhook",
+        "/authentication/webhook/enabled",
+        Form::Switch,
+        "ask the API server about tokens",
+    ),
+    field(
+        "authentication-token-webhook-cache-ttl",
+        "/authentication/webhook/cacheTTL",
+        Form::Span,
+        "how long answers on tokens are kept",
+    ),
+    field("authorization-mode", "/authorization/mode", Form::Text, "what clients may do"),
+    field(
+        "authorization-webhook-cache-authorized-ttl",
+        "/authorization/webhook/cacheAuthorizedTTL",
+        Form::Span,
+        "how long a yes is kept",
+    ),
+    field(
+        "authorization-webhook-cache-unauthorized-ttl",
+        "/authorization/webhook/cacheUnauthorizedTTL",
+        Form::Span,
+        "how long a no is kept",
+    ),
+    field("cgroup-driver", "/cgroupDriver", Form::Text, "cgroupfs or systemd"),
+    field("cgroup-root", "/cgroupRoot", Form::Text, "control group above all pods"),
+    field("cgroups-per-qos", "/cgroupsPerQOS", Form::Switch, "a control group for each class and pod"),
+    field(
+        "client-ca-file",
+        "/authentication/x509/clientCAFile",
+        Form::Text,
+        "authorities whose client certificates are trusted",
+    ),
+    field("cluster-dns", "/clusterDNS", Form::List, "addresses of the cluster's DNS"),
+    field("cluster-domain", "/clusterDomain", Form::Text, "domain of the cluster"),
+    field("container-log-max-files", "/containerLogMaxFiles", Form::Int, "log files of a container"),
+    field("container-log-max-size", "/containerLogMaxSize", Form::Text, "size of a log before it is rotated"),
+    field("container-runtime-endpoint", "/containerRuntimeEndpoint", Form::Text, "the runtime's socket"),
+    field("contention-profiling", "/enableContentionProfiling", Form::Switch, IDLE),
+    field("cpu-cfs-quota", "/cpuCFSQuota", Form::Switch, "enforce cpu limits"),
+    field("cpu-cfs-quota-period", "/cpuCFSQuotaPeriod", Form::Span, "the period of the quota"),
+    field("cpu-manager-policy", "/cpuManagerPolicy", Form::Text, ABSENT),
+    field("cpu-manager-policy-options", "/cpuManagerPolicyOptions", Form::Map, ABSENT),
+    field("cpu-manager-reconcile-period", "/cpuManagerReconcilePeriod", Form::Span, IDLE),
+    field(
+        "enable-controller-attach-detach",
+        "/enableControllerAttachDetach",
+        Form::Switch,
+        "let a controller attach volumes",
+    ),
+    field("enable-debugging-handlers", "/enableDebuggingHandlers", Form::Switch, "serve exec, logs and the like"),
+    field("enable-server", "/enableServer", Form::Switch, "serve at all"),
+    field("enforce-node-allocatable", "/enforceNodeAllocatable", Form::List, "where reservations are enforced"),
+    field("event-burst", "/eventBurst", Form::Int, "events at once"),
+    field("event-qps", "/eventRecordQPS", Form::Int, "events in a second"),
+    field("eviction-hard", "/evictionHard", Form::Below, "thresholds that evict at once, as memory.available<1Gi"),
+    field(
+        "eviction-max-pod-grace-period",
+        "/evictionMaxPodGracePeriod",
+        Form::Int,
+        "seconds that a pod gets at most when a soft threshold evicts it",
+    ),
+    field(
         "eviction-minimum-reclaim",
+        "/evictionMinimumReclaim",
+        Form::Map,
+        "what an eviction frees at least, as memory.available=1Gi",
+    ),
+    field(
+        "eviction-pressure-transition-period",
+        "/evictionPressureTransitionPeriod",
+        Form::Span,
+        "how long a pressure is shown after it ended",
+    ),
+    field(
         "eviction-soft",
+        "/evictionSoft",
+        Form::Below,
+        "thresholds that evict after a while, as memory.available<1Gi",
+    ),
+    field(
         "eviction-soft-grace-period",
-        "hairpin-mode",
-        "image-credential-provider-bin-dir",
-        "image-credential-provider-config",
-        "kube-api-content-type",
-        "kube-reserved-cgroup",
-        "kubelet-cgroups",
-        "lock-file",
-        "manifest-url",
-        "memory-manager-policy",
-        "pod-infra-container-image",
-        "qos-reserved",
-        "reserved-cpus",
-        "reserved-memory",
-        "runtime-cgroups",
-        "system-cgroups",
-        "system-reserved-cgroup",
-        "topology-manager-policy",
-        "topology-manager-scope",
-        "volume-plugin-dir",
-        "cpu-manager-policy-options",
-        "topology-manager-policy-options",
-        "manifest-url-header",
-    ]
-    .map(|name| f::text(name, "", "taken, without effect"))
-    .into();
-    flags.extend(
-        [
-            "contention-profiling",
-            "enable-controller-attach-detach",
-            "exit-on-lock-contention",
-            "experimental-allocatable-ignore-eviction",
-            "kernel-memcg-notification",
-            "local-storage-capacity-isolation",
-            "make-iptables-util-chains",
-            "protect-kernel-defaults",
-            "runonce",
-        ]
-        .map(|name| f::switch(name, false, "taken, without effect")),
-    );
-    flags.extend(
-        [
-            "event-burst",
-            "event-qps",
-            "eviction-max-pod-grace-period",
-            "kube-api-burst",
-            "kube-api-qps",
-            "max-open-files",
-        ]
-        .map(|name| f::int(name, 0, "taken, without effect")),
-    );
-    flags.extend(
-        ["cpu-manager-reconcile-period", "http-check-frequency", "runtime-request-timeout", "volume-stats-agg-period"]
-            .map(|name| f::duration(name, "0s", "taken, without effect")),
-    );
-    flags
+        "/evictionSoftGracePeriod",
+        Form::Map,
+        "how long that while is, as memory.available=1m30s",
+    ),
+    field("fail-cgroupv1", "/failCgroupV1", Form::Switch, "refuse to start on version 1 of control groups"),
+    field("fail-swap-on", "/failSwapOn", Form::Switch, "refuse to start with swap"),
+    field("feature-gates", "/featureGates", Form::Switches, IDLE),
+    field("file-check-frequency", "/fileCheckFrequency", Form::Span, "how often static pods are read without cause"),
+    field("hairpin-mode", "/hairpinMode", Form::Text, IDLE),
+    field("healthz-bind-address", "/healthzBindAddress", Form::Text, "address of the health endpoint"),
+    field("healthz-port", "/healthzPort", Form::Int, "port of the health endpoint; 0 is off"),
+    field("http-check-frequency", "/httpCheckFrequency", Form::Span, IDLE),
+    field(
+        "image-gc-high-threshold",
+        "/imageGCHighThresholdPercent",
+        Form::Int,
+        "disk use in percent above which images are removed",
+    ),
+    field(
+        "image-gc-low-threshold",
+        "/imageGCLowThresholdPercent",
+        Form::Int,
+        "disk use in percent down to which they are removed",
+    ),
+    field("image-service-endpoint", "/imageServiceEndpoint", Form::Text, "the images' socket, when it is another"),
+    field("kernel-memcg-notification", "/kernelMemcgNotification", Form::Switch, IDLE),
+    field("kube-api-burst", "/kubeAPIBurst", Form::Int, IDLE),
+    field("kube-api-content-type", "/contentType", Form::Text, IDLE),
+    field("kube-api-qps", "/kubeAPIQPS", Form::Int, IDLE),
+    field("kube-reserved", "/kubeReserved", Form::Map, "resources kept for the cluster's parts"),
+    field("kube-reserved-cgroup", "/kubeReservedCgroup", Form::Text, ABSENT),
+    field("kubelet-cgroups", "/kubeletCgroups", Form::Text, IDLE),
+    field(
+        "local-storage-capacity-isolation",
+        "/localStorageCapacityIsolation",
+        Form::Switch,
+        "show and enforce ephemeral storage",
+    ),
+    field("make-iptables-util-chains", "/makeIPTablesUtilChains", Form::Switch, IDLE),
+    field("manifest-url", "/staticPodURL", Form::Text, ABSENT),
+    field("manifest-url-header", "/staticPodURLHeader", Form::Headers, ABSENT),
+    field("max-open-files", "/maxOpenFiles", Form::Int, "files that the kubelet may open"),
+    field("max-pods", "/maxPods", Form::Int, "pods on this node"),
+    field("memory-manager-policy", "/memoryManagerPolicy", Form::Text, ABSENT),
+    field("minimum-image-ttl-duration", "/imageMinimumGCAge", Form::Span, "how long an unused image is kept at least"),
+    field("node-status-max-images", "/nodeStatusMaxImages", Form::Int, "images in the node's status; -1 is all"),
+    field(
+        "node-status-update-frequency",
+        "/nodeStatusUpdateFrequency",
+        Form::Span,
+        "how often the node's status is made",
+    ),
+    field("oom-score-adj", "/oomScoreAdj", Form::Int, "out-of-memory score of the kubelet"),
+    field("pod-cidr", "/podCIDR", Form::Text, "range of pods' addresses without an API server"),
+    field("pod-manifest-path", "/staticPodPath", Form::Text, "directory (or file) of static pods"),
+    field("pod-max-pids", "/podPidsLimit", Form::Int, "processes in a pod"),
+    field("pods-per-core", "/podsPerCore", Form::Int, "pods for each processor; 0 is no limit"),
+    field("port", "/port", Form::Int, "port to serve on"),
+    field("protect-kernel-defaults", "/protectKernelDefaults", Form::Switch, ABSENT),
+    field("provider-id", "/providerID", Form::Text, "the cloud's name of this machine"),
+    field("qos-reserved", "/qosReserved", Form::Map, ABSENT),
+    field("read-only-port", "/readOnlyPort", Form::Int, "port without authentication; 0 is off"),
+    field("register-node", "/registerNode", Form::Switch, "register the node"),
+    field("register-with-taints", "/registerWithTaints", Form::Taints, "taints to register with: key=value:effect"),
+    field("registry-burst", "/registryBurst", Form::Int, "pulls at once"),
+    field("registry-qps", "/registryPullQPS", Form::Int, "pulls in a second; 0 is no limit"),
+    field("reserved-cpus", "/reservedSystemCPUs", Form::Text, ABSENT),
+    field("reserved-memory", "/reservedMemory", Form::Reservations, ABSENT),
+    field("resolv-conf", "/resolvConf", Form::Text, "the node's resolver configuration"),
+    field("rotate-certificates", "/rotateCertificates", Form::Switch, IDLE),
+    field("rotate-server-certificates", "/serverTLSBootstrap", Form::Switch, ABSENT),
+    field("runonce", "/runOnce", Form::Switch, ABSENT),
+    field(
+        "runtime-request-timeout",
+        "/runtimeRequestTimeout",
+        Form::Span,
+        "time of a call of the runtime, but for those that take long",
+    ),
+    field("seccomp-default", "/seccompDefault", Form::Switch, "the runtime's seccomp profile for pods that name none"),
+    field("serialize-image-pulls", "/serializeImagePulls", Form::Switch, "pull one image at a time"),
+    field("streaming-connection-idle-timeout", "/streamingConnectionIdleTimeout", Form::Span, IDLE),
+    field("sync-frequency", "/syncFrequency", Form::Span, "how often a pod is looked at without cause"),
+    field("system-cgroups", "/systemCgroups", Form::Text, IDLE),
+    field("system-reserved", "/systemReserved", Form::Map, "resources kept for the system"),
+    field("system-reserved-cgroup", "/systemReservedCgroup", Form::Text, ABSENT),
+    field("tls-cert-file", "/tlsCertFile", Form::Text, "serving certificate"),
+    field("tls-cipher-suites", "/tlsCipherSuites", Form::List, "cipher suites of TLS 1.2"),
+    field("tls-min-version", "/tlsMinVersion", Form::Text, "lowest version of TLS"),
+    field("tls-private-key-file", "/tlsPrivateKeyFile", Form::Text, "key of the serving certificate"),
+    field("topology-manager-policy", "/topologyManagerPolicy", Form::Text, ABSENT),
+    field("topology-manager-policy-options", "/topologyManagerPolicyOptions", Form::Map, ABSENT),
+    field("topology-manager-scope", "/topologyManagerScope", Form::Text, IDLE),
+    field("volume-plugin-dir", "/volumePluginDir", Form::Text, IDLE),
+    field("volume-stats-agg-period", "/volumeStatsAggPeriod", Form::Span, IDLE),
+];
+
+impl Field {
+    /// The flag with the field's default.
+    fn flag(&self, defaults: &Value) -> Arg {
+        let default = defaults.pointer(self.at).unwrap_or(&Value::Null);
+        let text = default.as_str().unwrap_or_default();
+        match self.form {
+            Form::Text => f::text(self.flag, text, self.help),
+            // A field without a default is one that others decide, towards yes.
+            Form::Switch => f::switch(self.flag, default.as_bool().unwrap_or(true), self.help),
+            Form::Int => f::int(self.flag, default.as_i64().unwrap_or_default(), self.help),
+            Form::Span => f::duration(self.flag, text, self.help),
+            Form::List => f::list(self.flag, &words(default).join(","), self.help),
+            Form::Reservations => f::array(self.flag, self.help),
+            _ => f::map(self.flag, self.help),
+        }
+    }
+
+    /// The value that the command line gives.
+    fn value(&self, flags: &Flags) -> Result<Value, ConfigError> {
+        let name = self.flag;
+        Ok(match self.form {
+            Form::Text => flags.text(name).into(),
+            Form::Switch => flags.switch(name).into(),
+            Form::Int => flags.int(name).into(),
+            Form::Span => base::clock::format_duration(flags.duration(name)).into(),
+            Form::List => flags.list(name).into(),
+            Form::Map => json!(flags.map(name)),
+            Form::Switches => {
+                json!(flags.map(name).into_iter().map(|(k, v)| (k, v == "true")).collect::<BTreeMap<_, _>>())
+            }
+            Form::Below => json!(self.pairs(flags, '<')?.into_iter().collect::<BTreeMap<_, _>>()),
+            Form::Taints => json!(taints(&flags.list(name))?),
+            Form::Headers => {
+                let mut headers = BTreeMap::<_, Vec<_>>::new();
+                for (name, value) in self.pairs(flags, ':')? {
+                    headers.entry(name).or_default().push(value);
+                }
+                json!(headers)
+            }
+            Form::Reservations => flags.array(name).into(),
+        })
+    }
+
+    /// The parts of a list, each cut at `mark`.
+    fn pairs(&self, flags: &Flags, mark: char) -> Result<Vec<(String, String)>, ConfigError> {
+        let cut = |pair: String| match pair.split_once(mark) {
+            Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
+            None => Err(ConfigError::Invalid(format!("--{}: {pair:?} has no {mark:?}", self.flag))),
+        };
+        flags.list(self.flag).into_iter().map(cut).collect()
+    }
+}
+
+fn words(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 /// What the command line says beside the configuration.
@@ -203,6 +383,10 @@ pub struct Options {
     pub dead_per_container: usize,
     /// How long an ended container is kept at least.
     pub dead_age: std::time::Duration,
+    /// Are eviction thresholds left out of what the node offers?
+    pub ignore_eviction: bool,
+    /// What was given and changes nothing.
+    pub idle: Vec<&'static str>,
 }
 
 impl Options {
@@ -211,12 +395,13 @@ impl Options {
     /// # Errors
     /// When the file can't be read or a value makes no sense.
     pub fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
-        let mut config = match flags.path("config") {
-            Some(path) => Config::read(&path)?,
-            None => Config::default(),
-        };
-        overlay(flags, &mut config)?;
+        let mut value = config::load(flags.path("config").as_deref(), flags.path("config-dir").as_deref())?;
+        overlay(flags, &mut value)?;
+        let config = Config::decode(value)?;
         config.validate()?;
+        if let Some(name) = REFUSED.iter().find(|name| flags.given(name)) {
+            return Err(ConfigError::Invalid(format!("--{name} is not supported by this kubelet")));
+        }
         let root_dir = flags.path("root-dir").unwrap_or_else(|| "/var/lib/kubelet".into());
         let invalid = |text: String| ConfigError::Invalid(text);
         let ips = flags
@@ -227,7 +412,10 @@ impl Options {
             "" => client::hostname(),
             given => given.to_owned(),
         };
+        let unused = UNUSED.into_iter().filter(|name| flags.given(name));
         Ok(Self {
+            idle: config.idle().into_iter().chain(unused).collect(),
+            ignore_eviction: flags.switch("experimental-allocatable-ignore-eviction"),
             config,
             kubeconfig: flags.path("kubeconfig"),
             bootstrap_kubeconfig: flags.path("bootstrap-kubeconfig"),
@@ -245,124 +433,18 @@ impl Options {
 }
 
 /// Puts the flags that were given over the configuration.
-fn overlay(flags: &Flags, config: &mut Config) -> Result<(), ConfigError> {
-    let text = |name: &str, field: &mut String| {
-        if flags.given(name) {
-            *field = flags.text(name).to_owned();
+fn overlay(flags: &Flags, config: &mut Value) -> Result<(), ConfigError> {
+    for field in FIELDS.iter().filter(|field| flags.given(field.flag)) {
+        let mut place = &mut *config;
+        for name in field.at.split('/').skip(1) {
+            if !place.is_object() {
+                *place = json!({});
+            }
+            place = &mut place[name];
         }
-    };
-    let switch = |name: &str, field: &mut bool| {
-        if flags.given(name) {
-            *field = flags.switch(name);
-        }
-    };
-    let span = |name: &str, field: &mut Span| {
-        if flags.given(name) {
-            *field = Span(flags.duration(name));
-        }
-    };
-    let int = |name: &str, field: &mut i32| {
-        if flags.given(name) {
-            *field = flags.int(name).clamp(i32::MIN.into(), i32::MAX.into()) as i32;
-        }
-    };
-    let list = |name: &str, field: &mut Vec<String>| {
-        if flags.given(name) {
-            *field = flags.list(name);
-        }
-    };
-    let map = |name: &str, field: &mut BTreeMap<String, String>| {
-        if flags.given(name) {
-            *field = flags.map(name);
-        }
-    };
-    text("address", &mut config.address);
-    switch("anonymous-auth", &mut config.authentication.anonymous.enabled);
-    switch("authentication-token-webhook", &mut config.authentication.webhook.enabled);
-    span("authentication-token-webhook-cache-ttl", &mut config.authentication.webhook.cache_ttl);
-    text("authorization-mode", &mut config.authorization.mode);
-    span("authorization-webhook-cache-authorized-ttl", &mut config.authorization.webhook.cache_authorized_ttl);
-    span("authorization-webhook-cache-unauthorized-ttl", &mut config.authorization.webhook.cache_unauthorized_ttl);
-    text("cgroup-driver", &mut config.cgroup_driver);
-    text("cgroup-root", &mut config.cgroup_root);
-    switch("cgroups-per-qos", &mut config.cgroups_per_qos);
-    text("client-ca-file", &mut config.authentication.x509.client_ca_file);
-    list("cluster-dns", &mut config.cluster_dns);
-    text("cluster-domain", &mut config.cluster_domain);
-    int("container-log-max-files", &mut config.container_log_max_files);
-    text("container-log-max-size", &mut config.container_log_max_size);
-    text("container-runtime-endpoint", &mut config.container_runtime_endpoint);
-    switch("cpu-cfs-quota", &mut config.cpu_cfs_quota);
-    span("cpu-cfs-quota-period", &mut config.cpu_cfs_quota_period);
-    switch("enable-debugging-handlers", &mut config.enable_debugging_handlers);
-    switch("enable-server", &mut config.enable_server);
-    list("enforce-node-allocatable", &mut config.enforce_node_allocatable);
-    if flags.given("eviction-hard") {
-        config.eviction_hard = Some(thresholds(flags));
-    }
-    span("eviction-pressure-transition-period", &mut config.eviction_pressure_transition_period);
-    switch("fail-cgroupv1", &mut config.fail_cgroup_v1);
-    switch("fail-swap-on", &mut config.fail_swap_on);
-    if flags.given("feature-gates") {
-        config.feature_gates = flags.map("feature-gates").into_iter().map(|(k, v)| (k, v == "true")).collect();
-    }
-    span("file-check-frequency", &mut config.file_check_frequency);
-    text("healthz-bind-address", &mut config.healthz_bind_address);
-    port(flags, "healthz-port", &mut config.healthz_port)?;
-    int("image-gc-high-threshold", &mut config.image_gc_high_threshold_percent);
-    int("image-gc-low-threshold", &mut config.image_gc_low_threshold_percent);
-    text("image-service-endpoint", &mut config.image_service_endpoint);
-    map("kube-reserved", &mut config.kube_reserved);
-    int("max-pods", &mut config.max_pods);
-    span("minimum-image-ttl-duration", &mut config.image_minimum_gc_age);
-    int("node-status-max-images", &mut config.node_status_max_images);
-    span("node-status-update-frequency", &mut config.node_status_update_frequency);
-    int("oom-score-adj", &mut config.oom_score_adj);
-    text("pod-cidr", &mut config.pod_cidr);
-    if flags.given("pod-max-pids") {
-        config.pod_pids_limit = flags.int("pod-max-pids");
-    }
-    text("pod-manifest-path", &mut config.static_pod_path);
-    int("pods-per-core", &mut config.pods_per_core);
-    port(flags, "port", &mut config.port)?;
-    text("provider-id", &mut config.provider_id);
-    port(flags, "read-only-port", &mut config.read_only_port)?;
-    switch("register-node", &mut config.register_node);
-    if flags.given("register-with-taints") {
-        config.register_with_taints = taints(&flags.list("register-with-taints"))?;
-    }
-    int("registry-burst", &mut config.registry_burst);
-    int("registry-qps", &mut config.registry_pull_qps);
-    text("resolv-conf", &mut config.resolv_conf);
-    switch("rotate-certificates", &mut config.rotate_certificates);
-    switch("rotate-server-certificates", &mut config.server_tls_bootstrap);
-    switch("seccomp-default", &mut config.seccomp_default);
-    if flags.given("serialize-image-pulls") {
-        config.serialize_image_pulls = Some(flags.switch("serialize-image-pulls"));
-    }
-    span("streaming-connection-idle-timeout", &mut config.streaming_connection_idle_timeout);
-    span("sync-frequency", &mut config.sync_frequency);
-    map("system-reserved", &mut config.system_reserved);
-    text("tls-cert-file", &mut config.tls_cert_file);
-    list("tls-cipher-suites", &mut config.tls_cipher_suites);
-    text("tls-min-version", &mut config.tls_min_version);
-    text("tls-private-key-file", &mut config.tls_private_key_file);
-    Ok(())
-}
-
-fn port(flags: &Flags, name: &str, field: &mut u16) -> Result<(), ConfigError> {
-    if flags.given(name) {
-        let value = flags.int(name);
-        *field = u16::try_from(value)
-            .map_err(|_| ConfigError::Invalid(format!("--{name} {value} must be between 0 and 65535, inclusive")))?;
+        *place = field.value(flags)?;
     }
     Ok(())
-}
-
-/// `memory.available<1Gi,nodefs.available<10%`
-fn thresholds(flags: &Flags) -> BTreeMap<String, String> {
-    let pairs = flags.list("eviction-hard");
-    pairs.iter().filter_map(|pair| pair.split_once('<')).map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 /// `key=value:effect` or `key:effect`.
@@ -384,6 +466,7 @@ fn taints(list: &[String]) -> Result<Vec<Taint>, ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Span;
 
     fn options(args: &[&str]) -> Result<Options, String> {
         match f::parse(command(), args.iter().map(std::ffi::OsString::from)) {
@@ -418,5 +501,52 @@ mod tests {
     fn an_unknown_flag_is_refused_by_name() {
         assert_eq!(options(&["--no-such"]).unwrap_err(), "unknown flag: --no-such");
         assert!(options(&["--register-with-taints=a"]).unwrap_err().contains("invalid taint spec: a"));
+    }
+
+    #[test]
+    fn each_flag_of_a_field_finds_it_and_has_its_default() {
+        let defaults = config::defaults();
+        for field in FIELDS {
+            assert!(defaults.pointer(field.at).is_some(), "--{} at {}", field.flag, field.at);
+        }
+        let flags = match f::parse(command(), std::iter::empty()) {
+            Ok(flags) => flags,
+            Err(_) => unreachable!("no flag is needed"),
+        };
+        for field in FIELDS.iter().filter(|field| matches!(field.form, Form::Text | Form::Int | Form::Span)) {
+            assert_eq!(&field.value(&flags).unwrap(), defaults.pointer(field.at).unwrap(), "--{}", field.flag);
+        }
+    }
+
+    #[test]
+    fn maps_and_thresholds_of_flags_become_fields() {
+        let options = options(&[
+            "--eviction-soft=memory.available<1Gi",
+            "--eviction-soft-grace-period=memory.available=1m30s",
+            "--system-reserved=cpu=100m,memory=1Gi",
+            "--allowed-unsafe-sysctls=net.core.*",
+            "--enable-controller-attach-detach=false",
+            "--authentication-token-webhook-cache-ttl=1m",
+            "--feature-gates=A=true,B=false",
+        ])
+        .unwrap();
+        let config = options.config;
+        assert_eq!(config.eviction_soft["memory.available"], "1Gi");
+        assert_eq!(config.eviction_soft_grace_period["memory.available"], "1m30s");
+        assert_eq!(config.system_reserved.len(), 2);
+        assert_eq!(config.allowed_unsafe_sysctls, ["net.core.*"]);
+        assert!(!config.enable_controller_attach_detach);
+        assert_eq!(config.authentication.webhook.cache_ttl, Span::secs(60));
+        assert_eq!((config.feature_gates["A"], config.feature_gates["B"]), (true, false));
+        assert_eq!(options.idle, ["featureGates"]);
+    }
+
+    #[test]
+    fn what_this_kubelet_can_not_keep_is_refused() {
+        for flag in ["--cpu-manager-policy=static", "--lock-file=/l", "--qos-reserved=memory=50%", "--reserved-cpus=0"]
+        {
+            assert!(options(&[flag]).unwrap_err().contains("not supported by this kubelet"), "{flag}");
+        }
+        options(&["--cpu-manager-policy=none", "--memory-manager-policy=None"]).unwrap();
     }
 }

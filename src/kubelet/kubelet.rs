@@ -32,6 +32,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
+/// When something was last seen whole; nothing before the first time.
+pub type Listed = Arc<RwLock<Option<Instant>>>;
+
 /// How often the runtime is listed.
 const RELIST: Duration = Duration::from_secs(1);
 /// The same while all that runs is watched and nothing has happened for as long.
@@ -71,7 +74,7 @@ pub struct Kubelet {
     unclean: bool,
     cleaned: Instant,
     /// When the runtime was last listed successfully.
-    pub listed: Arc<RwLock<Option<Instant>>>,
+    pub listed: Listed,
     exits: Exits,
     /// Since when nothing has happened.
     quiet_since: Instant,

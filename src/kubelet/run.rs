@@ -5,27 +5,27 @@ use crate::backoff::Backoff;
 use crate::cgroups::{Cgroups, Driver, unified};
 use crate::config::Config;
 use crate::events::{Events, Level, LogRecorder, Recorder};
-use crate::eviction::{Evictor, Least, Signal, enforced, thresholds};
+use crate::eviction::thresholds::{Signal, Threshold, thresholds};
+use crate::eviction::{Evictor, enforced};
 use crate::flags::{Options, command};
 use crate::gc::{ContainerGc, Policy};
 use crate::images::gc::ImageGc;
 use crate::images::{Images, Pulling};
-use crate::kubelet::{Inputs, Kubelet};
+use crate::kubelet::{Inputs, Kubelet, Listed, Request};
 use crate::logs::rotate::{self, rotate_all};
 use crate::mirror::Mirrors;
 use crate::node::addresses::detect;
 use crate::node::agent::Agent;
 use crate::node::lease::LeaseKeeper;
 use crate::node::machine::{Disk, Machine};
-use crate::node::status::{Pressure, Settings};
+use crate::node::status::Settings;
 use crate::objects::Objects;
 use crate::pods::files::{DnsSettings, parse_resolver};
 use crate::probes::ProbeManager;
 use crate::runtime::cri::Cri;
 use crate::runtime::resources::Rules;
 use crate::runtime::security;
-use crate::server::auth::Guard;
-use crate::server::{HealthOnly, Server, stats};
+use crate::server::listen::serve;
 use crate::sources::Manifests;
 use crate::status::manager::StatusManager;
 use crate::table::Table;
@@ -34,53 +34,28 @@ use crate::volumes::Volumes;
 use crate::work::context::{Context, RuntimeHealth};
 use crate::work::worker::Workers;
 use base::Fault;
-use base::flags::{Exit, Flags};
+use base::component::Threads;
+use base::flags::Flags;
 use base::shutdown::{Shutdown, unless};
-use base::tls::{Authorities, Files, Identity};
 use client::{Connection, Informer, Selection};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::Api;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
 
 /// Runs the kubelet as a program; the first argument is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let flags = match base::flags::parse(command(), args.into_iter().skip(1)) {
-        Ok(flags) => flags,
-        Err(Exit::Print(text)) => {
-            print!("{text}");
-            return ExitCode::SUCCESS;
-        }
-        Err(Exit::Refuse(text)) => {
-            eprintln!("E kubelet: command failed: failed to parse kubelet flag: {text}");
-            return ExitCode::FAILURE;
-        }
-    };
-    base::logging::init(flags.logging());
-    base::tls::install();
     // What computes or blocks for long is done by the containers, by their runtime and by blocking threads.
-    let ended = base::component::Threads::One
-        .runtime()
-        .map_err(Fault::from)
-        .and_then(|runtime| runtime.block_on(async { run(&flags, base::shutdown::on_signals()?).await }));
-    match ended {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(%error, "the kubelet ends");
-            eprintln!("kubelet: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    base::component::main(command(), args, Threads::One, |flags, shutdown| async move { run(&flags, shutdown).await })
 }
 
 /// Hands events to the API through the client's recorder.
@@ -102,53 +77,148 @@ impl Recorder for ApiRecorder {
 /// When it can't start.
 pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let options = Options::from_flags(flags)?;
-    let config = options.config.clone();
-    check_machine(&config)?;
-    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(options.root_dir.join("pods"))?;
-    protect_self(config.oom_score_adj);
-
+    prepare(&options)?;
     let connection = connect(&options).await?;
-    let client = connection.as_ref().map(Connection::client);
-    let recorder: Arc<dyn Recorder> = match &client {
-        Some(client) => Arc::new(ApiRecorder(client::Recorder::core(client.clone(), "kubelet", &options.node_name))),
+    let events = events(&options, connection.as_ref());
+    let cri = runtime(&options.config)?;
+    let runtime_name = wait_for_runtime(&cri, &shutdown).await?;
+    let ground = Ground::lay(&options, &cri, &events).await?;
+
+    let (objects, object_changes) = Objects::new(connection.clone());
+    let (ctx, wake_workers) = context(&options, connection.as_ref(), &cri, runtime_name, events, objects, &ground)?;
+    let table = Arc::new(Table::default());
+    let (finished_send, finished) = mpsc::unbounded_channel();
+    let workers = Arc::new(Workers::new(ctx.clone(), finished_send));
+    if wake_workers.set(Arc::downgrade(&workers)).is_err() {
+        return Err("the workers were made twice".into());
+    }
+    let node: Arc<RwLock<Node>> = Arc::default();
+    let pods = connection.as_ref().map(|connection| pods_of(connection, &options.node_name));
+    let unsafe_sysctls = options.config.allowed_unsafe_sysctls.clone();
+    let kubelet = Kubelet::new(ctx.clone(), table.clone(), workers.clone(), node.clone(), pods, unsafe_sysctls);
+    let agent = agent(&options, &ctx, ground.reserved, ground.machine, &node, &kubelet.listed);
+    // Admission looks at the node: it must be known before the first pod.
+    agent.prepare().await;
+    let wake = &agent.wake;
+    let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &options.node_name, &node, wake));
+
+    let servers = serve(flags, &options, &ctx, &table, &kubelet.listed, &shutdown)?;
+    let (requests, requested) = mpsc::channel(16);
+    keep_house(&options, &ctx, &table, workers, ground.thresholds, &agent, requests, &shutdown)?;
+    if let Some(client) = &ctx.client {
+        report(client, &options, &ctx, &shutdown);
+    }
+    tokio::spawn(agent.run(shutdown.clone()));
+    let manifests = manifests(&options);
+    tracing::info!(node = options.node_name, version = base::version::GIT_VERSION, "started kubelet");
+    kubelet.run(Inputs { manifests, finished, objects: object_changes, requests: requested }, shutdown).await;
+    // The ports are free again when this returns.
+    for server in servers {
+        server.await?;
+    }
+    Ok(())
+}
+
+/// Checks the machine, and makes the process and its directories fit.
+fn prepare(options: &Options) -> Result<(), Fault> {
+    for name in &options.idle {
+        tracing::warn!(name, "the configuration sets what has no effect in this kubelet");
+    }
+    check_machine(&options.config)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o750).create(options.root_dir.join("pods"))?;
+    protect_self(options.config.oom_score_adj);
+    open_files(options.config.max_open_files);
+    Ok(())
+}
+
+/// Raises how many files the kubelet may open; the system has the last word.
+fn open_files(most: i64) {
+    let most = most.max(0) as u64;
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| match soft < most {
+        true => setrlimit(Resource::RLIMIT_NOFILE, most, hard.max(most)),
+        false => Ok(()),
+    });
+    if let Err(error) = raised {
+        tracing::warn!(most, %error, "can't raise how many files the kubelet may open");
+    }
+}
+
+/// The recorder of events, with the first ones.
+fn events(options: &Options, connection: Option<&Connection>) -> Events {
+    let (config, node) = (&options.config, &options.node_name);
+    let recorder: Arc<dyn Recorder> = match connection.map(Connection::client) {
+        // Zero stands for the client's own pace.
+        Some(client) => Arc::new(ApiRecorder(match (config.event_record_qps, config.event_burst) {
+            (0, _) => client::Recorder::paced(client, "kubelet", node, 10.0, 5.0),
+            (qps, burst) => client::Recorder::paced(client, "kubelet", node, burst.max(1).into(), qps.into()),
+        })),
         None => Arc::new(LogRecorder),
     };
     let events = Events::new(recorder);
-    events.node(&options.node_name, Level::Normal, "Starting", "Starting kubelet.");
+    events.node(node, Level::Normal, "Starting", "Starting kubelet.");
     if !unified() {
         let text = "cgroup v1 support is in maintenance mode, please migrate to cgroup v2";
-        events.node(&options.node_name, Level::Warning, "CgroupV1", text);
+        events.node(node, Level::Warning, "CgroupV1", text);
     }
+    events
+}
 
-    let images_endpoint = match config.image_service_endpoint.as_str() {
+fn runtime(config: &Config) -> Result<Cri, Fault> {
+    let images = match config.image_service_endpoint.as_str() {
         "" => &config.container_runtime_endpoint,
         own => own,
     };
-    let cri = Cri::new(&config.container_runtime_endpoint, images_endpoint)?;
-    let runtime_name = wait_for_runtime(&cri, &shutdown).await?;
+    Ok(Cri::new(&config.container_runtime_endpoint, images, config.runtime_request_timeout.0)?)
+}
 
-    let machine = Machine::read();
-    let rules = rules(&config, &machine);
-    let limits = thresholds(&config.eviction_hard())?;
-    let disk = Disk::of(&options.root_dir).unwrap_or_default();
-    let reserved = reserved(&config, &limits, &machine, &disk)?;
-    let cgroups = cgroups(&config, &cri, &rules).await?;
-    if let Some(groups) = &cgroups {
-        let all = machine.cpus * 1000 - reserved.get("cpu").map_or(0, milli);
-        let memory = machine.memory - reserved_without_eviction(&config);
-        let enforce = config.enforce_node_allocatable.iter().any(|place| place == "pods");
-        groups.set_up(enforce.then_some((all, memory)))?;
-        if enforce {
-            enforced(&events, &options.node_name);
+/// What the machine has, and what of it is for pods.
+struct Ground {
+    machine: Machine,
+    rules: Rules,
+    thresholds: Vec<Threshold>,
+    reserved: ResourceList,
+    cgroups: Option<Cgroups>,
+}
+
+impl Ground {
+    /// Looks at the machine and sets up the control groups above all pods.
+    async fn lay(options: &Options, cri: &Cri, events: &Events) -> Result<Self, Fault> {
+        let config = &options.config;
+        let machine = Machine::read();
+        let rules = rules(config, &machine);
+        let thresholds = thresholds(config)?;
+        let disk = Disk::of(&options.root_dir)?;
+        let defended: &[Threshold] = if options.ignore_eviction { &[] } else { &thresholds };
+        let reserved = reserved(config, defended, &machine, &disk)?;
+        let cgroups = cgroups(config, cri, &rules).await?;
+        if let Some(groups) = &cgroups {
+            let all = machine.cpus * 1000 - reserved.get("cpu").map_or(0, milli);
+            let memory = machine.memory - reserved_without_eviction(config)?;
+            let enforce = config.enforce_node_allocatable.iter().any(|place| place == "pods");
+            groups.set_up(enforce.then_some((all, memory)))?;
+            if enforce {
+                enforced(events, &options.node_name);
+            }
         }
+        if !config.pod_cidr.is_empty() && options.kubeconfig.is_none() {
+            cri.set_pod_cidr(&config.pod_cidr).await?;
+        }
+        Ok(Self { machine, rules, thresholds, reserved, cgroups })
     }
+}
 
-    let host_ips = addresses(&options)?;
+/// Where the workers will be, for those that wake them and must keep nothing alive.
+type LateWorkers = Arc<OnceLock<Weak<Workers>>>;
+
+fn context(
+    options: &Options, connection: Option<&Connection>, cri: &Cri, runtime_name: String, events: Events,
+    objects: Arc<Objects>, ground: &Ground,
+) -> Result<(Arc<Context>, LateWorkers), Fault> {
+    let config = &options.config;
     let statuses = Arc::new(StatusManager::default());
-    let (objects, object_changes) = Objects::new(connection.clone());
-    // The workers need the probes, and these wake the workers: the way back must keep nothing alive.
-    let workers_slot: Arc<std::sync::OnceLock<Weak<Workers>>> = Arc::default();
-    let waker = workers_slot.clone();
+    // The workers need the probes, and these wake the workers.
+    let workers = LateWorkers::default();
+    let waker = workers.clone();
     let probes = ProbeManager::new(cri.clone(), events.clone(), statuses.clone(), move |uid| {
         if let Some(workers) = waker.get().and_then(Weak::upgrade) {
             workers.wake(uid);
@@ -159,139 +229,130 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
         per_second: config.registry_pull_qps,
         burst: config.registry_burst,
     };
-    let ctx = Arc::new(Context {
+    let client = connection.map(Connection::client);
+    let ctx = Context {
         node: options.node_name.clone(),
         cri: cri.clone(),
         runtime_name,
-        client: client.clone(),
-        events: events.clone(),
-        statuses: statuses.clone(),
+        mirrors: client.clone().map(|client| Mirrors::new(client, options.node_name.clone())),
+        client,
+        images: Images::new(cri.clone(), events.clone(), pulling),
+        events,
+        statuses,
         probes,
         volumes: Volumes::new(options.root_dir.clone(), objects.clone()),
         objects,
-        images: Images::new(cri.clone(), events.clone(), pulling),
-        cgroups,
-        rules,
+        cgroups: ground.cgroups.clone(),
+        rules: ground.rules.clone(),
         allocations: Allocations::load(&options.root_dir)?,
-        mirrors: client.clone().map(|client| Mirrors::new(client, options.node_name.clone())),
         backoff: Mutex::new(Backoff::crash_loop(signed(config.crash_loop_back_off.max_container_restart_period.0))),
         security: security::Settings {
             seccomp_root: options.root_dir.join("seccomp"),
             seccomp_default: config.seccomp_default,
         },
-        dns: dns(&config),
+        dns: dns(config),
         log_root: config.pod_logs_dir.clone().into(),
-        host_ips: RwLock::new(host_ips.iter().map(ToString::to_string).collect()),
+        host_ips: RwLock::new(addresses(options)?.iter().map(ToString::to_string).collect()),
         allocatable: RwLock::default(),
         health: RwLock::new(RuntimeHealth::default()),
         resync: config.sync_frequency.0,
         relist: Arc::default(),
-    });
+    };
+    Ok((Arc::new(ctx), workers))
+}
 
-    let table = Arc::new(Table::default());
-    let (finished_send, finished) = mpsc::unbounded_channel();
-    let workers = Arc::new(Workers::new(ctx.clone(), finished_send));
-    if workers_slot.set(Arc::downgrade(&workers)).is_err() {
-        return Err("the workers were made twice".into());
-    }
-    let node: Arc<RwLock<Node>> = Arc::default();
-    let pods = connection.as_ref().map(|connection| pods_of(connection, &options.node_name));
-    let kubelet = Kubelet::new(
-        ctx.clone(),
-        table.clone(),
-        workers.clone(),
-        node.clone(),
-        pods,
-        config.allowed_unsafe_sysctls.clone(),
-    );
-    let listed = kubelet.listed.clone();
-    let pressure: Arc<RwLock<Pressure>> = Arc::default();
-    let wake = Arc::new(Notify::new());
-    let agent = Agent {
+fn agent(
+    options: &Options, ctx: &Arc<Context>, reserved: ResourceList, machine: Machine, node: &Arc<RwLock<Node>>,
+    listed: &Listed,
+) -> Agent {
+    let config = &options.config;
+    Agent {
         ctx: ctx.clone(),
-        settings: settings(&options, reserved),
+        settings: settings(options, reserved),
         node: node.clone(),
-        pressure: pressure.clone(),
+        pressure: Arc::default(),
         listed: listed.clone(),
         root: options.root_dir.clone(),
         update: config.node_status_update_frequency.0,
         report: config.report_frequency(),
         hold: signed(config.eviction_pressure_transition_period.0),
-        wake: wake.clone(),
+        wake: Arc::default(),
         register: config.register_node,
         machine,
         damper: Mutex::default(),
         pod_cidr: Mutex::default(),
-    };
-    // Admission looks at the node: it must be known before the first pod.
-    agent.prepare().await;
-    if !config.pod_cidr.is_empty() && client.is_none() {
-        cri.set_pod_cidr(&config.pod_cidr).await?;
     }
-    let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &options.node_name, &node, &wake));
+}
 
-    let servers = serve(flags, &options, &ctx, &table, &listed, &shutdown)?;
-    let (requests, requested) = mpsc::channel(16);
-    let image_gc =
-        Arc::new(ImageGc::new(cri.clone(), events.clone(), options.node_name.clone(), image_policy(&config)));
+/// Starts what keeps the node's memory, disk and logs within bounds.
+fn keep_house(
+    options: &Options, ctx: &Arc<Context>, table: &Arc<Table>, workers: Arc<Workers>, thresholds: Vec<Threshold>,
+    agent: &Agent, requests: mpsc::Sender<Request>, shutdown: &Shutdown,
+) -> Result<(), Fault> {
+    let config = &options.config;
+    let (cri, node) = (&ctx.cri, options.node_name.clone());
+    let images = Arc::new(ImageGc::new(cri.clone(), ctx.events.clone(), node, image_policy(config)));
     let evictor = Evictor {
         ctx: ctx.clone(),
         table: table.clone(),
-        thresholds: limits,
-        pressure,
-        wake,
+        thresholds,
+        soft_grace: config.eviction_max_pod_grace_period.into(),
+        storage_limits: config.local_storage_capacity_isolation,
+        pressure: agent.pressure.clone(),
+        wake: agent.wake.clone(),
         requests,
-        images: image_gc.clone(),
+        images: images.clone(),
     };
-    let gc = ContainerGc {
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(evictor.run()));
+    let gc = Arc::new(ContainerGc {
         cri: cri.clone(),
-        table,
+        table: table.clone(),
         workers,
-        log_root: config.pod_logs_dir.clone().into(),
+        log_root: ctx.log_root.clone(),
         policy: Policy {
             min_age: options.dead_age,
             per_container: options.dead_per_container,
             total: options.dead_containers,
         },
-    };
-    tokio::spawn(shutdown.clone().run_until_cancelled_owned(evictor.run()));
-    let gc = Arc::new(gc);
-    periodic(&shutdown, Duration::from_secs(60), move || {
+    });
+    periodic(shutdown, Duration::from_secs(60), move || {
         let gc = gc.clone();
         async move { gc.run_once().await }
     });
     if config.image_gc_high_threshold_percent < 100 {
-        periodic(&shutdown, Duration::from_secs(300), move || {
-            let gc = image_gc.clone();
-            async move { gc.run_once().await }
+        periodic(shutdown, Duration::from_secs(300), move || {
+            let images = images.clone();
+            async move { images.run_once().await }
         });
     }
-    let log_limits = log_limits(&config)?;
-    periodic(&shutdown, config.container_log_monitor_interval.0, move || {
+    let (cri, limits) = (cri.clone(), log_limits(config)?);
+    periodic(shutdown, config.container_log_monitor_interval.0, move || {
         let cri = cri.clone();
-        async move { rotate_all(&cri, log_limits).await }
+        async move { rotate_all(&cri, limits).await }
     });
-    if let Some(client) = client {
-        tokio::spawn(shutdown.clone().run_until_cancelled_owned(statuses.run(client.clone())));
-        let lease =
-            LeaseKeeper { client, node: options.node_name.clone(), seconds: config.node_lease_duration_seconds };
-        tokio::spawn(lease.run(shutdown.clone()));
-    }
-    tokio::spawn(agent.run(shutdown.clone()));
+    Ok(())
+}
 
-    let manifests = (!config.static_pod_path.is_empty()).then(|| {
+/// Starts what tells the API server of pods and that the node lives.
+fn report(client: &kube::Client, options: &Options, ctx: &Context, shutdown: &Shutdown) {
+    tokio::spawn(shutdown.clone().run_until_cancelled_owned(ctx.statuses.clone().run(client.clone())));
+    let lease = LeaseKeeper {
+        client: client.clone(),
+        node: options.node_name.clone(),
+        seconds: options.config.node_lease_duration_seconds,
+    };
+    tokio::spawn(lease.run(shutdown.clone()));
+}
+
+/// Starts the reader of static pods, where there is a place for them.
+fn manifests(options: &Options) -> Option<mpsc::Receiver<Vec<Arc<Pod>>>> {
+    let config = &options.config;
+    (!config.static_pod_path.is_empty()).then(|| {
         let (send, receive) = mpsc::channel(1);
         let path = config.static_pod_path.clone().into();
         tokio::spawn(Manifests::new(path, options.node_name.clone(), config.file_check_frequency.0).run(send));
         receive
-    });
-    tracing::info!(node = options.node_name, version = base::version::GIT_VERSION, "started kubelet");
-    kubelet.run(Inputs { manifests, finished, objects: object_changes, requests: requested }, shutdown).await;
-    // The ports are free again when this returns.
-    for server in servers {
-        server.await?;
-    }
-    Ok(())
+    })
 }
 
 fn signed(duration: Duration) -> jiff::SignedDuration {
@@ -395,19 +456,17 @@ fn amount(list: &BTreeMap<String, String>, name: &str) -> Result<i64, Fault> {
     }
 }
 
-fn reserved_without_eviction(config: &Config) -> i64 {
-    let of = |list| amount(list, "memory").unwrap_or(0) / 1000;
-    of(&config.kube_reserved) + of(&config.system_reserved)
+fn reserved_without_eviction(config: &Config) -> Result<i64, Fault> {
+    Ok((amount(&config.kube_reserved, "memory")? + amount(&config.system_reserved, "memory")?) / 1000)
 }
 
 /// What is kept from pods: for the cluster's parts, for the system, and what an eviction would defend.
-fn reserved(
-    config: &Config, limits: &BTreeMap<Signal, Least>, machine: &Machine, disk: &Disk,
-) -> Result<ResourceList, Fault> {
+fn reserved(config: &Config, thresholds: &[Threshold], machine: &Machine, disk: &Disk) -> Result<ResourceList, Fault> {
     let both = |name: &str| -> Result<i64, Fault> {
         Ok(amount(&config.kube_reserved, name)? + amount(&config.system_reserved, name)?)
     };
-    let defended = |signal, whole| limits.get(&signal).map_or(0, |least| least.of(whole) as i64);
+    let hard = |signal| thresholds.iter().find(|t| t.signal == signal && t.grace.is_none());
+    let defended = |signal, whole| hard(signal).map_or(0, |threshold| threshold.least.of(whole) as i64);
     let memory = both("memory")? / 1000 + defended(Signal::Memory, machine.memory as u64);
     let storage = both("ephemeral-storage")? / 1000 + defended(Signal::Disk, disk.capacity);
     let mut list = ResourceList::new();
@@ -513,97 +572,4 @@ where
             work().await;
         }
     });
-}
-
-/// The serving certificate: given, or made once and kept.
-fn identity(options: &Options, ips: &[String]) -> Result<Arc<Identity>, Fault> {
-    let config = &options.config;
-    if !config.tls_cert_file.is_empty() && !config.tls_private_key_file.is_empty() {
-        let files =
-            Files { cert: config.tls_cert_file.clone().into(), key: config.tls_private_key_file.clone().into() };
-        return Ok(Identity::from_files(files)?);
-    }
-    let files = Files { cert: options.cert_dir.join("kubelet.crt"), key: options.cert_dir.join("kubelet.key") };
-    if !(files.cert.exists() && files.key.exists()) {
-        let mut names = vec![options.node_name.clone(), "localhost".into()];
-        names.extend(ips.iter().cloned());
-        let made = rcgen::generate_simple_self_signed(names)?;
-        std::fs::create_dir_all(&options.cert_dir)?;
-        crate::bootstrap::write_secret(&files.key, &made.signing_key.serialize_pem())?;
-        std::fs::write(&files.cert, made.cert.pem())?;
-    }
-    Ok(Identity::from_files(files)?)
-}
-
-fn serve(
-    flags: &Flags, options: &Options, ctx: &Arc<Context>, table: &Arc<Table>,
-    listed: &Arc<RwLock<Option<std::time::Instant>>>, shutdown: &Shutdown,
-) -> Result<Vec<JoinHandle<()>>, Fault> {
-    let config = &options.config;
-    let ca_file = Path::new(&config.authentication.x509.client_ca_file);
-    let authorities = match ca_file.as_os_str().is_empty() {
-        true => None,
-        false => Some(Authorities::load(ca_file)?),
-    };
-    if let Some(authorities) = &authorities {
-        authorities.keep_fresh(shutdown);
-    }
-    let make = |guard: Option<Guard>| {
-        Arc::new(Server {
-            ctx: ctx.clone(),
-            table: table.clone(),
-            guard,
-            configz: serde_json::to_value(config).unwrap_or_default(),
-            flags: flags.all(),
-            debugging: config.enable_debugging_handlers,
-            system_logs: config.enable_system_log_handler && config.enable_debugging_handlers,
-            listed: listed.clone(),
-            meter: stats::Meter::default(),
-        })
-    };
-    let guard = Guard::new(
-        options.node_name.clone(),
-        ctx.client.clone(),
-        authorities.clone(),
-        config.authentication.clone(),
-        config.authorization.clone(),
-    );
-    let server = make(Some(guard));
-    // Streams outlive a request by hours; they end with the process.
-    let limits = base::server::Limits { drain: Duration::from_secs(1), ..Default::default() };
-    let mut servers = Vec::new();
-    if config.enable_server {
-        let identity = identity(options, &ctx.host_ips.read())?;
-        identity.keep_fresh(shutdown);
-        let ask: Vec<Arc<Authorities>> = authorities.into_iter().collect();
-        let policy = base::tls::Policy {
-            min_version: config.tls_min_version.clone(),
-            cipher_suites: config.tls_cipher_suites.clone(),
-            named: Vec::new(),
-        };
-        let tls = base::tls::server(identity, (!ask.is_empty()).then_some(ask.as_slice()), &policy)?;
-        let listener = listen(&config.address, config.port)?;
-        servers.push(tokio::spawn(base::server::serve(listener, Some(tls), limits, server.clone(), shutdown.clone())));
-        if config.read_only_port != 0 {
-            let listener = listen(&config.address, config.read_only_port)?;
-            let mut open = make(None);
-            if let Some(open) = Arc::get_mut(&mut open) {
-                open.debugging = false;
-                open.system_logs = false;
-            }
-            servers.push(tokio::spawn(base::server::serve(listener, None, limits, open, shutdown.clone())));
-        }
-    }
-    if config.healthz_port != 0 {
-        let listener = listen(&config.healthz_bind_address, config.healthz_port)?;
-        let health = Arc::new(HealthOnly(server.clone()));
-        servers.push(tokio::spawn(base::server::serve(listener, None, limits, health, shutdown.clone())));
-    }
-    Ok(servers)
-}
-
-fn listen(address: &str, port: u16) -> Result<tokio::net::TcpListener, Fault> {
-    let ip: IpAddr = address.parse().map_err(|_| format!("invalid address {address:?}"))?;
-    let at = SocketAddr::new(ip, port);
-    base::server::listen(at, false).map_err(|error| format!("can't listen at {at}: {error}").into())
 }

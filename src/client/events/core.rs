@@ -20,10 +20,17 @@ const SIMILAR_WITHIN: SignedDuration = SignedDuration::from_secs(600);
 const BURST: f64 = 25.0;
 const PER_SECOND: f64 = 1.0 / 300.0;
 
-pub(super) async fn serve(client: kube::Client, component: String, host: String, mut records: mpsc::Receiver<Record>) {
+/// Writes the events that come, at most at the pace of a bucket where there is one.
+pub(super) async fn serve(
+    client: kube::Client, component: String, host: String, mut records: mpsc::Receiver<Record>,
+    mut pace: Option<Bucket>,
+) {
     let mut correlator = Correlator::new(component, host);
     while let Some(record) = records.recv().await {
         let Some(write) = correlator.observe(record, Timestamp::now(), Instant::now()) else { continue };
+        if let Some(pace) = &mut pace {
+            tokio::time::sleep(pace.reserve(Instant::now())).await;
+        }
         if let Some(event) = write_out(&client, &write).await {
             correlator.recorded(&write.key, &event);
         }

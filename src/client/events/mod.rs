@@ -15,6 +15,9 @@ use kube::Resource;
 use std::fmt;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::queue::Bucket;
 
 /// Events that wait to be written; more are dropped.
 const QUEUED: usize = 1000;
@@ -69,8 +72,17 @@ pub struct Recorder {
 impl Recorder {
     /// Writes core/v1 events whose source is `component`, on `host` if that is not empty.
     pub fn core(client: kube::Client, component: &str, host: &str) -> Self {
+        Self::start(client, component, host, None)
+    }
+
+    /// As [`Recorder::core`], but at most `burst` events at once, and then so many in a second.
+    pub fn paced(client: kube::Client, component: &str, host: &str, burst: f64, per_second: f64) -> Self {
+        Self::start(client, component, host, Some(Bucket::new(burst, per_second, Instant::now())))
+    }
+
+    fn start(client: kube::Client, component: &str, host: &str, pace: Option<Bucket>) -> Self {
         let (queue, records) = mpsc::channel(QUEUED);
-        tokio::spawn(core::serve(client, component.to_owned(), host.to_owned(), records));
+        tokio::spawn(core::serve(client, component.to_owned(), host.to_owned(), records, pace));
         Self { queue }
     }
 

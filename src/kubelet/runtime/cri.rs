@@ -6,7 +6,7 @@ use super::state::{Container, PodState, Sandbox, State, time};
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1::{self, image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -14,8 +14,6 @@ use tonic::{Code, Request, Status};
 
 /// Answers of the runtime are at most this long, as upstream has it.
 const MAX_MESSAGE: usize = 16 << 20;
-/// A call that is not known to take long is given up after this.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A runtime's refusal or failure; it reads as the runtime's own message.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -53,6 +51,8 @@ pub type Result<T> = std::result::Result<T, CriError>;
 pub struct Cri {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
+    /// A call that is not known to take long is given up after this.
+    timeout: Duration,
 }
 
 /// A request that is given up after `timeout`.
@@ -60,10 +60,6 @@ fn within<T>(message: T, timeout: Duration) -> Request<T> {
     let mut request = Request::new(message);
     request.set_timeout(timeout);
     request
-}
-
-fn ask<T>(message: T) -> Request<T> {
-    within(message, TIMEOUT)
 }
 
 fn channel(endpoint: &str) -> std::result::Result<Channel, String> {
@@ -82,13 +78,18 @@ fn channel(endpoint: &str) -> std::result::Result<Channel, String> {
 
 impl Cri {
     /// Clients for the runtime's and the images' endpoints (`unix:///…`). Connections are made on first use and again
-    /// after they broke.
-    pub fn new(runtime: &str, images: &str) -> std::result::Result<Self, String> {
+    /// after they broke. A call that is not known to take long is given up after `timeout`.
+    pub fn new(runtime: &str, images: &str, timeout: Duration) -> std::result::Result<Self, String> {
         let limits = |channel| RuntimeServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         Ok(Self {
             runtime: limits(channel(runtime)?),
             images: ImageServiceClient::new(channel(images)?).max_decoding_message_size(MAX_MESSAGE),
+            timeout,
         })
+    }
+
+    fn ask<T>(&self, message: T) -> Request<T> {
+        within(message, self.timeout)
     }
 
     fn runtime(&self) -> RuntimeServiceClient<Channel> {
@@ -113,7 +114,7 @@ impl Cri {
 
     /// The control group driver that the runtime says it uses, when it says so.
     pub async fn cgroup_driver(&self) -> Result<Option<v1::CgroupDriver>> {
-        match self.runtime().runtime_config(ask(v1::RuntimeConfigRequest {})).await {
+        match self.runtime().runtime_config(self.ask(v1::RuntimeConfigRequest {})).await {
             Ok(answer) => {
                 let linux = answer.into_inner().linux;
                 Ok(linux.and_then(|linux| v1::CgroupDriver::try_from(linux.cgroup_driver).ok()))
@@ -127,26 +128,31 @@ impl Cri {
     pub async fn set_pod_cidr(&self, pod_cidr: &str) -> Result<()> {
         let network_config = Some(v1::NetworkConfig { pod_cidr: pod_cidr.into() });
         let runtime_config = Some(v1::RuntimeConfig { network_config });
-        self.runtime().update_runtime_config(ask(v1::UpdateRuntimeConfigRequest { runtime_config })).await?;
+        self.runtime().update_runtime_config(self.ask(v1::UpdateRuntimeConfigRequest { runtime_config })).await?;
         Ok(())
     }
 
     /// All sandboxes, or those of one pod.
     pub async fn sandboxes(&self, uid: Option<&str>) -> Result<Vec<v1::PodSandbox>> {
         let filter = uid.map(|uid| v1::PodSandboxFilter { label_selector: uid_label(uid), ..Default::default() });
-        Ok(self.runtime().list_pod_sandbox(ask(v1::ListPodSandboxRequest { filter })).await?.into_inner().items)
+        Ok(self.runtime().list_pod_sandbox(self.ask(v1::ListPodSandboxRequest { filter })).await?.into_inner().items)
     }
 
     /// All containers, or those of one pod.
     pub async fn containers(&self, uid: Option<&str>) -> Result<Vec<v1::Container>> {
         let filter = uid.map(|uid| v1::ContainerFilter { label_selector: uid_label(uid), ..Default::default() });
-        Ok(self.runtime().list_containers(ask(v1::ListContainersRequest { filter })).await?.into_inner().containers)
+        Ok(self
+            .runtime()
+            .list_containers(self.ask(v1::ListContainersRequest { filter }))
+            .await?
+            .into_inner()
+            .containers)
     }
 
     /// Status of a container, or `None` when it is gone.
     pub async fn container_status(&self, id: &str) -> Result<Option<v1::ContainerStatus>> {
         let request = v1::ContainerStatusRequest { container_id: id.into(), verbose: false };
-        match self.runtime().container_status(ask(request)).await {
+        match self.runtime().container_status(self.ask(request)).await {
             Ok(answer) => Ok(answer.into_inner().status),
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(status.into()),
@@ -156,7 +162,7 @@ impl Cri {
     /// Status of a sandbox, or `None` when it is gone.
     pub async fn sandbox_status(&self, id: &str) -> Result<Option<v1::PodSandboxStatus>> {
         let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
-        match self.runtime().pod_sandbox_status(ask(request)).await {
+        match self.runtime().pod_sandbox_status(self.ask(request)).await {
             Ok(answer) => Ok(answer.into_inner().status),
             Err(status) if status.code() == Code::NotFound => Ok(None),
             Err(status) => Err(status.into()),
@@ -169,11 +175,11 @@ impl Cri {
         let answer = match kind {
             Kind::Container => {
                 let request = v1::ContainerStatusRequest { container_id: id.into(), verbose: true };
-                runtime.container_status(ask(request)).await.map(|answer| answer.into_inner().info)
+                runtime.container_status(self.ask(request)).await.map(|answer| answer.into_inner().info)
             }
             Kind::Sandbox => {
                 let request = v1::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: true };
-                runtime.pod_sandbox_status(ask(request)).await.map(|answer| answer.into_inner().info)
+                runtime.pod_sandbox_status(self.ask(request)).await.map(|answer| answer.into_inner().info)
             }
         };
         // One that is gone meanwhile has none, like one whose runtime does not tell.
@@ -203,20 +209,20 @@ impl Cri {
     pub async fn run_sandbox(&self, config: v1::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
         let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: runtime_handler.into() };
         // Networks can be slow to come up: upstream doubles its time for this one.
-        let request = within(request, TIMEOUT * 2);
+        let request = within(request, self.timeout * 2);
         Ok(self.runtime().run_pod_sandbox(request).await?.into_inner().pod_sandbox_id)
     }
 
     /// Stops a sandbox; one that is gone counts as stopped.
     pub async fn stop_sandbox(&self, id: &str) -> Result<()> {
         let request = v1::StopPodSandboxRequest { pod_sandbox_id: id.into() };
-        gone_is_fine(self.runtime().stop_pod_sandbox(ask(request)).await)
+        gone_is_fine(self.runtime().stop_pod_sandbox(self.ask(request)).await)
     }
 
     /// Removes a sandbox.
     pub async fn remove_sandbox(&self, id: &str) -> Result<()> {
         let request = v1::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
-        gone_is_fine(self.runtime().remove_pod_sandbox(ask(request)).await)
+        gone_is_fine(self.runtime().remove_pod_sandbox(self.ask(request)).await)
     }
 
     /// Makes a container in a sandbox; its id.
@@ -228,25 +234,27 @@ impl Cri {
             config: Some(config),
             sandbox_config: Some(sandbox_config),
         };
-        Ok(self.runtime().create_container(ask(request)).await?.into_inner().container_id)
+        Ok(self.runtime().create_container(self.ask(request)).await?.into_inner().container_id)
     }
 
     /// Starts a container.
     pub async fn start_container(&self, id: &str) -> Result<()> {
-        self.runtime().start_container(ask(v1::StartContainerRequest { container_id: id.into() })).await?;
+        self.runtime().start_container(self.ask(v1::StartContainerRequest { container_id: id.into() })).await?;
         Ok(())
     }
 
     /// Asks a container to stop, and kills it after `grace` seconds; one that is gone counts as stopped.
     pub async fn stop_container(&self, id: &str, grace: i64) -> Result<()> {
         let request = v1::StopContainerRequest { container_id: id.into(), timeout: grace };
-        let timeout = TIMEOUT + Duration::from_secs(grace.max(0) as u64);
+        let timeout = self.timeout + Duration::from_secs(grace.max(0) as u64);
         gone_is_fine(self.runtime().stop_container(within(request, timeout)).await)
     }
 
     /// Removes a container.
     pub async fn remove_container(&self, id: &str) -> Result<()> {
-        gone_is_fine(self.runtime().remove_container(ask(v1::RemoveContainerRequest { container_id: id.into() })).await)
+        gone_is_fine(
+            self.runtime().remove_container(self.ask(v1::RemoveContainerRequest { container_id: id.into() })).await,
+        )
     }
 
     /// Brings a running container to other resources.
@@ -256,13 +264,15 @@ impl Cri {
             linux: Some(resources),
             ..Default::default()
         };
-        self.runtime().update_container_resources(ask(request)).await?;
+        self.runtime().update_container_resources(self.ask(request)).await?;
         Ok(())
     }
 
     /// Lets a container write to a new log file after the old one was moved.
     pub async fn reopen_log(&self, id: &str) -> Result<()> {
-        self.runtime().reopen_container_log(ask(v1::ReopenContainerLogRequest { container_id: id.into() })).await?;
+        self.runtime()
+            .reopen_container_log(self.ask(v1::ReopenContainerLogRequest { container_id: id.into() }))
+            .await?;
         Ok(())
     }
 
@@ -273,43 +283,43 @@ impl Cri {
         // The runtime keeps the command's time; ours only guards against a runtime that hangs.
         let request = match timeout.is_zero() {
             true => Request::new(message),
-            false => within(message, timeout + TIMEOUT),
+            false => within(message, timeout + self.timeout),
         };
         Ok(self.runtime().exec_sync(request).await?.into_inner())
     }
 
     /// The address at which the runtime serves an exec.
     pub async fn exec(&self, request: v1::ExecRequest) -> Result<String> {
-        Ok(self.runtime().exec(ask(request)).await?.into_inner().url)
+        Ok(self.runtime().exec(self.ask(request)).await?.into_inner().url)
     }
 
     /// The address at which the runtime serves an attach.
     pub async fn attach(&self, request: v1::AttachRequest) -> Result<String> {
-        Ok(self.runtime().attach(ask(request)).await?.into_inner().url)
+        Ok(self.runtime().attach(self.ask(request)).await?.into_inner().url)
     }
 
     /// The address at which the runtime serves a port-forward.
     pub async fn port_forward(&self, sandbox: &str, ports: Vec<i32>) -> Result<String> {
         let request = v1::PortForwardRequest { pod_sandbox_id: sandbox.into(), port: ports };
-        Ok(self.runtime().port_forward(ask(request)).await?.into_inner().url)
+        Ok(self.runtime().port_forward(self.ask(request)).await?.into_inner().url)
     }
 
     /// Usage of all containers.
     pub async fn container_stats(&self) -> Result<Vec<v1::ContainerStats>> {
         let request = v1::ListContainerStatsRequest { filter: None };
-        Ok(self.runtime().list_container_stats(ask(request)).await?.into_inner().stats)
+        Ok(self.runtime().list_container_stats(self.ask(request)).await?.into_inner().stats)
     }
 
     /// All images.
     pub async fn list_images(&self) -> Result<Vec<v1::Image>> {
-        Ok(self.images().list_images(ask(v1::ListImagesRequest { filter: None })).await?.into_inner().images)
+        Ok(self.images().list_images(self.ask(v1::ListImagesRequest { filter: None })).await?.into_inner().images)
     }
 
     /// An image by name, id or digest; `None` when it is not there.
     pub async fn image(&self, image: &str) -> Result<Option<v1::Image>> {
         let spec = v1::ImageSpec { image: image.into(), ..Default::default() };
         let request = v1::ImageStatusRequest { image: Some(spec), verbose: false };
-        Ok(self.images().image_status(ask(request)).await?.into_inner().image)
+        Ok(self.images().image_status(self.ask(request)).await?.into_inner().image)
     }
 
     /// Pulls an image; its reference. There is no time limit: the runtime watches over progress.
@@ -324,12 +334,18 @@ impl Cri {
     /// Removes an image.
     pub async fn remove_image(&self, image: &str) -> Result<()> {
         let spec = v1::ImageSpec { image: image.into(), ..Default::default() };
-        gone_is_fine(self.images().remove_image(ask(v1::RemoveImageRequest { image: Some(spec) })).await)
+        gone_is_fine(self.images().remove_image(self.ask(v1::RemoveImageRequest { image: Some(spec) })).await)
     }
 
     /// The file systems that hold images.
     pub async fn image_fs(&self) -> Result<Vec<v1::FilesystemUsage>> {
-        Ok(self.images().image_fs_info(ask(v1::ImageFsInfoRequest {})).await?.into_inner().image_filesystems)
+        Ok(self.images().image_fs_info(self.ask(v1::ImageFsInfoRequest {})).await?.into_inner().image_filesystems)
+    }
+
+    /// The directory whose file system holds the images, where the runtime tells it.
+    pub async fn image_root(&self) -> Result<Option<PathBuf>> {
+        let first = self.image_fs().await?.into_iter().next();
+        Ok(first.and_then(|usage| usage.fs_id).map(|id| id.mountpoint.into()))
     }
 }
 

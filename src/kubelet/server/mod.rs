@@ -4,6 +4,7 @@
 //! are handed to the runtime's own server without being looked into.
 
 pub mod auth;
+pub mod listen;
 pub mod logs;
 pub mod stats;
 pub mod stream;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
+use std::path::Path;
 
 /// Rates from cumulative counters: what was seen last, by name.
 #[derive(Default)]
@@ -80,6 +81,11 @@ fn disk(stat: Disk) -> Value {
         "usedBytes": stat.capacity.saturating_sub(stat.available), "inodesFree": stat.inodes_free,
         "inodes": stat.inodes, "inodesUsed": stat.inodes.saturating_sub(stat.inodes_free),
     })
+}
+
+/// The file system at a path; nothing, with a line in the log, where it can't be looked at.
+fn look_at(path: &Path) -> Option<Value> {
+    Disk::of(path).inspect_err(|error| tracing::warn!(%error, ?path, "a file system can't be looked at")).ok().map(disk)
 }
 
 fn layer(usage: Option<&FilesystemUsage>) -> Value {
@@ -188,8 +194,12 @@ impl Server {
         });
         if !only_cpu_and_memory {
             node["network"] = network();
-            node["fs"] = disk(Disk::of(self.ctx.volumes.root()).unwrap_or_default());
-            node["runtime"] = json!({"imageFs": self.image_fs().await});
+            if let Some(fs) = look_at(self.ctx.volumes.root()) {
+                node["fs"] = fs;
+            }
+            if let Some(fs) = self.image_fs().await {
+                node["runtime"] = json!({"imageFs": fs});
+            }
             let most = number("/proc/sys/kernel/pid_max").unwrap_or(0);
             node["rlimit"] = json!({"time": stamp(at), "maxpid": most, "curproc": processes().unwrap_or(0)});
         }
@@ -216,13 +226,15 @@ impl Server {
         entry
     }
 
-    async fn image_fs(&self) -> Value {
-        let Ok(list) = self.ctx.cri.image_fs().await else { return Value::Null };
-        let Some(usage) = list.into_iter().next() else { return Value::Null };
+    /// The images' file system; nothing, with a line in the log, where it can't be looked at.
+    async fn image_fs(&self) -> Option<Value> {
+        let list = self.ctx.cri.image_fs().await;
+        let list = list.inspect_err(|error| tracing::warn!(%error, "the runtime gives no usage of images")).ok()?;
+        let usage = list.into_iter().next()?;
         let mountpoint = usage.fs_id.as_ref().map(|id| id.mountpoint.clone()).unwrap_or_default();
-        let mut entry = disk(Disk::of(std::path::Path::new(&mountpoint)).unwrap_or_default());
+        let mut entry = look_at(Path::new(&mountpoint))?;
         entry["usedBytes"] = json!(usage.used_bytes.map_or(0, |value| value.value));
-        entry
+        Some(entry)
     }
 
     /// What `/metrics/resource` shows: what the metrics server reads.

@@ -3,6 +3,11 @@
 //! The thresholds' meaning and the order of victims follow upstream's documentation: pods above their requests first,
 //! then by priority, then by how far they are above.
 
+pub mod limits;
+pub mod thresholds;
+
+use self::limits::Written;
+use self::thresholds::{Memory, Shortage, Signal, Stock, Threshold};
 use crate::events::{Events, Level};
 use crate::images::gc::ImageGc;
 use crate::kubelet::Request;
@@ -10,126 +15,25 @@ use crate::node::machine::{Disk, memory_field, number, processes};
 use crate::node::status::Pressure;
 use crate::pods::qos::{Side, totals};
 use crate::pods::{self, is_critical};
+use crate::runtime::spec::pod_log_dir;
 use crate::status::conditions::condition;
 use crate::table::Table;
-use crate::units::{milli, value};
 use crate::volumes::pod_dir;
 use crate::work::context::Context;
 use crate::work::terminate::Ending;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
 /// How often the node is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 /// Seconds that a pod gets that is evicted at once.
 const GRACE: i64 = 1;
-
-/// What is watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Signal {
-    /// `memory.available`
-    Memory,
-    /// `nodefs.available`
-    Disk,
-    /// `nodefs.inodesFree`
-    Inodes,
-    /// `imagefs.available`
-    ImageDisk,
-    /// `imagefs.inodesFree`
-    ImageInodes,
-    /// `pid.available`
-    Pids,
-}
-
-impl Signal {
-    fn parse(name: &str) -> Option<Self> {
-        Some(match name {
-            "memory.available" => Signal::Memory,
-            "nodefs.available" => Signal::Disk,
-            "nodefs.inodesFree" => Signal::Inodes,
-            "imagefs.available" => Signal::ImageDisk,
-            "imagefs.inodesFree" => Signal::ImageInodes,
-            "pid.available" => Signal::Pids,
-            _ => return None,
-        })
-    }
-
-    fn resource(self) -> &'static str {
-        match self {
-            Signal::Memory => "memory",
-            Signal::Disk | Signal::ImageDisk => "ephemeral-storage",
-            Signal::Inodes | Signal::ImageInodes => "inodes",
-            Signal::Pids => "pids",
-        }
-    }
-}
-
-/// How little is too little.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Least {
-    /// So much.
-    Amount(i64),
-    /// So many hundredths of the whole.
-    Percent(f64),
-}
-
-impl Least {
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('%') {
-            Some(percent) => percent.parse().ok().map(Least::Percent),
-            None => api::quantity::Quantity::parse(text).ok().map(|amount| Least::Amount(amount.value())),
-        }
-    }
-
-    /// In units, given the whole.
-    pub fn of(&self, whole: u64) -> u64 {
-        match self {
-            Least::Amount(amount) => (*amount).max(0) as u64,
-            Least::Percent(percent) => (whole as f64 * percent / 100.0) as u64,
-        }
-    }
-}
-
-/// Reads thresholds of the configuration; unknown names and texts are refused by name.
-pub fn thresholds(from: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Least>, String> {
-    let one = |(name, text): (&String, &String)| {
-        let signal = Signal::parse(name).ok_or_else(|| format!("unknown eviction signal {name:?}"))?;
-        let least = Least::parse(text).ok_or_else(|| format!("invalid eviction threshold {name}<{text}"))?;
-        Ok((signal, least))
-    };
-    from.iter().map(one).collect()
-}
-
-/// What there is and what is left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Stock {
-    whole: u64,
-    left: u64,
-}
-
-/// The first threshold that is passed, with its numbers.
-#[derive(Clone, Debug, PartialEq)]
-struct Shortage {
-    signal: Signal,
-    threshold: u64,
-    left: u64,
-}
-
-fn shortages(stock: &BTreeMap<Signal, Stock>, thresholds: &BTreeMap<Signal, Least>) -> Vec<Shortage> {
-    let passed = |(signal, least): (&Signal, &Least)| {
-        let stock = stock.get(signal)?;
-        let threshold = least.of(stock.whole);
-        (stock.whole > 0 && stock.left < threshold).then_some(Shortage { signal: *signal, threshold, left: stock.left })
-    };
-    thresholds.iter().filter_map(passed).collect()
-}
 
 /// How many processes there may be, and how many there are.
 fn pids() -> Option<(u64, u64)> {
@@ -173,8 +77,12 @@ pub struct Evictor {
     pub ctx: Arc<Context>,
     /// The pods there shall be.
     pub table: Arc<Table>,
-    /// Thresholds that evict at once.
-    pub thresholds: BTreeMap<Signal, Least>,
+    /// When the node is short of something.
+    pub thresholds: Vec<Threshold>,
+    /// Seconds that a pod gets at most which a soft threshold evicts.
+    pub soft_grace: i64,
+    /// Are pods held to what they may write?
+    pub storage_limits: bool,
     /// Where the pressure is shown.
     pub pressure: Arc<RwLock<Pressure>>,
     /// Wakes the keeper of the node's status.
@@ -189,15 +97,32 @@ impl Evictor {
     /// Looks until it is dropped.
     pub async fn run(self) {
         let mut ticks = tokio::time::interval(LOOK);
+        let (mut memory, mut images_at) = (Memory::default(), None);
         loop {
             ticks.tick().await;
-            self.volumes().await;
-            self.look().await;
+            if self.storage_limits {
+                self.hold_to_limits().await;
+            }
+            if images_at.is_none() {
+                images_at = self.images_at().await;
+            }
+            self.look(&mut memory, images_at.as_deref()).await;
+        }
+    }
+
+    /// Where the runtime has its images, as soon as it tells.
+    async fn images_at(&self) -> Option<PathBuf> {
+        match self.ctx.cri.image_root().await {
+            Ok(path) => path,
+            Err(error) => {
+                tracing::warn!(%error, "the runtime does not tell where images are: their disk is not watched");
+                None
+            }
         }
     }
 
     /// What there is of each signal; one that can't be read has no entry, and evicts nobody.
-    fn stock(&self) -> BTreeMap<Signal, Stock> {
+    fn stock(&self, images_at: Option<&Path>) -> BTreeMap<Signal, Stock> {
         let of = |whole, left| Stock { whole, left };
         let memory = memory_field("MemTotal") as u64;
         let used = match &self.ctx.cgroups {
@@ -205,14 +130,16 @@ impl Evictor {
             None => memory.saturating_sub(memory_field("MemAvailable") as u64),
         };
         let mut stock = BTreeMap::from([(Signal::Memory, of(memory, memory.saturating_sub(used)))]);
-        match Disk::of(self.ctx.volumes.root()) {
-            Ok(disk) => stock.extend([
-                (Signal::Disk, of(disk.capacity, disk.available)),
-                (Signal::Inodes, of(disk.inodes, disk.inodes_free)),
-                (Signal::ImageDisk, of(disk.capacity, disk.available)),
-                (Signal::ImageInodes, of(disk.inodes, disk.inodes_free)),
-            ]),
-            Err(error) => tracing::warn!(%error, "the disk can't be looked at: it is not watched for eviction"),
+        let mut disk = |path: &Path, bytes, inodes| match Disk::of(path) {
+            Ok(disk) => {
+                stock.insert(bytes, of(disk.capacity, disk.available));
+                stock.insert(inodes, of(disk.inodes, disk.inodes_free));
+            }
+            Err(error) => tracing::warn!(%error, ?path, "the disk can't be looked at: it is not watched for eviction"),
+        };
+        disk(self.ctx.volumes.root(), Signal::Disk, Signal::Inodes);
+        if let Some(path) = images_at {
+            disk(path, Signal::ImageDisk, Signal::ImageInodes);
         }
         match pids() {
             Some((most, running)) => drop(stock.insert(Signal::Pids, of(most, most.saturating_sub(running)))),
@@ -221,21 +148,21 @@ impl Evictor {
         stock
     }
 
-    async fn look(&self) {
-        let shortages = shortages(&self.stock(), &self.thresholds);
-        let seen = pressure(&shortages);
+    async fn look(&self, memory: &mut Memory, images_at: Option<&Path>) {
+        let look = memory.look(Instant::now(), &self.stock(images_at), &self.thresholds);
+        let seen = pressure(&look.short);
         let before = std::mem::replace(&mut *self.pressure.write(), seen);
         if before != seen {
             self.wake.notify_one();
         }
-        let Some(short) = shortages.first() else { return };
+        let Some(short) = look.due.first() else { return };
         tracing::warn!(
             resource = short.signal.resource(),
             left = short.left,
             threshold = short.threshold,
             "the node runs short"
         );
-        if seen.disk {
+        if pressure(&look.due).disk {
             match self.images.free_bytes(short.threshold.saturating_sub(short.left)).await {
                 Ok(freed) if freed > 0 => return,
                 Ok(_) => {}
@@ -267,7 +194,15 @@ impl Evictor {
             amount(short.threshold),
             amount(short.left)
         );
-        self.evict(&pod, message).await;
+        let disruption = condition(&pod, "DisruptionTarget", true, "TerminationByKubelet", &message);
+        self.ctx.statuses.disrupt(pods::uid(&pod), disruption);
+        let grace = if short.soft { self.soft_grace(&pod) } else { GRACE };
+        self.evict(&pod, grace, message).await;
+    }
+
+    /// The pod's own time where that is shorter.
+    fn soft_grace(&self, pod: &Pod) -> i64 {
+        pods::spec(pod).termination_grace_period_seconds.map_or(self.soft_grace, |own| own.min(self.soft_grace))
     }
 
     fn victim(&self, pod: &Pod, signal: Signal) -> Victim {
@@ -286,31 +221,38 @@ impl Evictor {
         Victim { uid: pods::uid(pod).to_owned(), used, requested, priority }
     }
 
-    async fn evict(&self, pod: &Arc<Pod>, message: String) {
+    async fn evict(&self, pod: &Arc<Pod>, grace: i64, message: String) {
         self.ctx.events.pod(pod, Level::Warning, "Evicted", &message);
-        let disruption = condition(pod, "DisruptionTarget", true, "TerminationByKubelet", &message);
-        self.ctx.statuses.disrupt(pods::uid(pod), disruption);
-        let ending = Ending { grace: Some(GRACE), eviction: Some(("Evicted".into(), message)) };
+        let ending = Ending { grace: Some(grace), eviction: Some(("Evicted".into(), message)) };
         let uid = pods::uid(pod).to_owned();
         // The loop is there as long as the kubelet is.
         let _ = self.requests.send(Request::End(uid, ending)).await;
     }
 
-    /// Pods that fill more of an emptyDir than they may.
-    async fn volumes(&self) {
-        for pod in self.candidates() {
-            let Some((name, limit)) = self.overfull(&pod) else { continue };
-            let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {:?}. ", limit.0);
-            self.evict(&pod, message).await;
+    /// Ends pods that have written more than they may.
+    async fn hold_to_limits(&self) {
+        let pods: Vec<_> = self.candidates().into_iter().filter(|pod| limits::limited(pod)).collect();
+        let layers = match pods.iter().any(|pod| limits::limits_storage(pod)) {
+            false => BTreeMap::new(),
+            true => match limits::layers(&self.ctx.cri).await {
+                Ok(layers) => layers,
+                Err(error) => {
+                    tracing::warn!(%error, "the runtime does not tell what containers wrote: only volumes and logs count");
+                    BTreeMap::new()
+                }
+            },
+        };
+        for pod in pods {
+            let dir = pod_dir(self.ctx.volumes.root(), pods::uid(&pod));
+            let logs = pod_log_dir(&self.ctx.log_root, &pod);
+            let written = Written {
+                empty_dirs: limits::empty_dirs(&pod, &dir),
+                containers: limits::containers(&pod, &layers, &logs),
+            };
+            if let Some(message) = limits::exceeded(&pod, &written) {
+                self.evict(&pod, GRACE, message).await;
+            }
         }
-    }
-
-    fn overfull(&self, pod: &Pod) -> Option<(String, Quantity)> {
-        let dir = pod_dir(self.ctx.volumes.root(), pods::uid(pod)).join("volumes/kubernetes.io~empty-dir");
-        pods::spec(pod).volumes.iter().flatten().find_map(|volume| {
-            let limit = volume.empty_dir.as_ref()?.size_limit.clone().filter(|limit| milli(limit) > 0)?;
-            (disk_use(&dir.join(&volume.name)) > value(&limit) as u64).then(|| (volume.name.clone(), limit))
-        })
     }
 }
 
@@ -342,22 +284,6 @@ pub fn enforced(events: &Events, node: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thresholds_are_amounts_or_parts_of_the_whole() {
-        let read = |pairs: &[(&str, &str)]| {
-            thresholds(&pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
-        };
-        let limits = read(&[("memory.available", "100Mi"), ("nodefs.available", "10%")]).unwrap();
-        let stock = BTreeMap::from([
-            (Signal::Memory, Stock { whole: 1 << 30, left: 50 << 20 }),
-            (Signal::Disk, Stock { whole: 1000, left: 100 }),
-        ]);
-        let short = shortages(&stock, &limits);
-        assert_eq!(short, [Shortage { signal: Signal::Memory, threshold: 100 << 20, left: 50 << 20 }]);
-        assert_eq!(pressure(&short), Pressure { memory: true, ..Default::default() });
-        assert!(read(&[("nope", "1")]).unwrap_err().contains("nope"));
-    }
 
     #[test]
     fn pods_above_their_requests_go_first_then_by_priority_then_by_excess() {
