@@ -1,51 +1,12 @@
 //! The kubelet's configuration: KubeletConfiguration v1beta1 from a file, upstream's defaults, and flags over both.
 
+use base::fields::{self, Span};
+use base::section;
 use k8s_openapi::api::core::v1::Taint;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// A duration as Go writes it: `1m30s`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Span(pub Duration);
-
-impl Span {
-    /// Whole seconds.
-    pub const fn secs(seconds: u64) -> Self {
-        Self(Duration::from_secs(seconds))
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(from)?;
-        let span = base::clock::parse_duration(&text);
-        span.map(Self).ok_or_else(|| serde::de::Error::custom(format!("time: invalid duration {text:?}")))
-    }
-}
-
-impl Serialize for Span {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(&base::clock::format_duration(self.0))
-    }
-}
-
-/// Declares a structure of the configuration: fields with defaults, unknown fields refused.
-macro_rules! section {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-        #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-    };
-}
 
 section! {
     /// How x509 client certificates are trusted.
@@ -526,7 +487,7 @@ fn parse(text: &str) -> Result<Value, String> {
             ));
         }
     }
-    drop_unset(&mut value);
+    fields::drop_unset(&mut value, &["resolvConf"]);
     // A field of the wrong name is told with its file.
     serde_json::from_value::<Config>(value.clone()).map_err(|error| error.to_string())?;
     Ok(value)
@@ -562,10 +523,8 @@ impl Config {
         self.differing(IDLE)
     }
 
-    /// Those of `pointers` whose values are not the defaults.
     fn differing(&self, pointers: &[&'static str]) -> Vec<&'static str> {
-        let (own, defaults) = (json(self), defaults());
-        pointers.iter().filter(|at| own.pointer(at) != defaults.pointer(at)).map(|at| &at[1..]).collect()
+        fields::differing(&json(self), &defaults(), pointers)
     }
 
     /// Refuses what can't work, in upstream's words where it has them.
@@ -678,19 +637,6 @@ impl Config {
             Some(given) if self.merge_default_eviction_settings => defaults().chain(given.clone()).collect(),
             Some(given) => given.clone(),
         }
-    }
-}
-
-/// Null, no time and no text stand for what is left out, as in Go; only an empty `resolvConf` has a meaning.
-fn drop_unset(value: &mut Value) {
-    let unset = |value: &Value| value.is_null() || matches!(value.as_str(), Some("" | "0s"));
-    match value {
-        Value::Object(map) => {
-            map.retain(|key, value| !unset(value) || (key == "resolvConf" && !value.is_null()));
-            map.values_mut().for_each(drop_unset);
-        }
-        Value::Array(list) => list.iter_mut().for_each(drop_unset),
-        _ => {}
     }
 }
 

@@ -7,6 +7,7 @@
 //! default and puts it over the field. The others are in [`own`].
 
 use crate::config::{self, Config, ConfigError};
+use base::fields::{self, Field, Form, field};
 use base::flags::{self as f, Flags};
 use clap::{Arg, Command};
 use k8s_openapi::api::core::v1::Taint;
@@ -68,42 +69,6 @@ const REFUSED: [&str; 4] =
 
 /// Flags beside the configuration that change nothing.
 const UNUSED: [&str; 2] = ["runtime-cgroups", "experimental-mounter-path"];
-
-/// How the text of a flag becomes the value of a field.
-#[derive(Clone, Copy, Debug)]
-enum Form {
-    Text,
-    Switch,
-    Int,
-    Span,
-    /// By commas.
-    List,
-    /// `name=value` by commas.
-    Map,
-    /// `name=true` by commas.
-    Switches,
-    /// `name<value` by commas.
-    Below,
-    /// `key=value:effect` by commas.
-    Taints,
-    /// `name:value` by commas.
-    Headers,
-    /// `node:memory=1Gi,hugepages-1M=2Gi`, repeated by nodes.
-    Reservations,
-}
-
-/// A flag that is a field of the configuration.
-struct Field {
-    flag: &'static str,
-    /// Where the field is, as a JSON pointer.
-    at: &'static str,
-    form: Form,
-    help: &'static str,
-}
-
-const fn field(flag: &'static str, at: &'static str, form: Form, help: &'static str) -> Field {
-    Field { flag, at, form, help }
-}
 
 /// The flags that are fields of the configuration.
 const FIELDS: &[Field] = &[
@@ -243,7 +208,7 @@ const FIELDS: &[Field] = &[
     ),
     field("make-iptables-util-chains", "/makeIPTablesUtilChains", Form::Switch, IDLE),
     field("manifest-url", "/staticPodURL", Form::Text, ABSENT),
-    field("manifest-url-header", "/staticPodURLHeader", Form::Headers, ABSENT),
+    field("manifest-url-header", "/staticPodURLHeader", Form::With(headers), ABSENT),
     field("max-open-files", "/maxOpenFiles", Form::Int, "files that the kubelet may open"),
     field("max-pods", "/maxPods", Form::Int, "pods on this node"),
     field("memory-manager-policy", "/memoryManagerPolicy", Form::Text, ABSENT),
@@ -266,11 +231,16 @@ const FIELDS: &[Field] = &[
     field("qos-reserved", "/qosReserved", Form::Map, ABSENT),
     field("read-only-port", "/readOnlyPort", Form::Int, "port without authentication; 0 is off"),
     field("register-node", "/registerNode", Form::Switch, "register the node"),
-    field("register-with-taints", "/registerWithTaints", Form::Taints, "taints to register with: key=value:effect"),
+    field(
+        "register-with-taints",
+        "/registerWithTaints",
+        Form::With(taints_of),
+        "taints to register with: key=value:effect",
+    ),
     field("registry-burst", "/registryBurst", Form::Int, "pulls at once"),
     field("registry-qps", "/registryPullQPS", Form::Int, "pulls in a second; 0 is no limit"),
     field("reserved-cpus", "/reservedSystemCPUs", Form::Text, ABSENT),
-    field("reserved-memory", "/reservedMemory", Form::Reservations, ABSENT),
+    field("reserved-memory", "/reservedMemory", Form::Array, ABSENT),
     field("resolv-conf", "/resolvConf", Form::Text, "the node's resolver configuration"),
     field("rotate-certificates", "/rotateCertificates", Form::Switch, IDLE),
     field("rotate-server-certificates", "/serverTLSBootstrap", Form::Switch, ABSENT),
@@ -298,63 +268,6 @@ const FIELDS: &[Field] = &[
     field("volume-plugin-dir", "/volumePluginDir", Form::Text, IDLE),
     field("volume-stats-agg-period", "/volumeStatsAggPeriod", Form::Span, IDLE),
 ];
-
-impl Field {
-    /// The flag with the field's default.
-    fn flag(&self, defaults: &Value) -> Arg {
-        let default = defaults.pointer(self.at).unwrap_or(&Value::Null);
-        let text = default.as_str().unwrap_or_default();
-        match self.form {
-            Form::Text => f::text(self.flag, text, self.help),
-            // A field without a default is one that others decide, towards yes.
-            Form::Switch => f::switch(self.flag, default.as_bool().unwrap_or(true), self.help),
-            Form::Int => f::int(self.flag, default.as_i64().unwrap_or_default(), self.help),
-            Form::Span => f::duration(self.flag, text, self.help),
-            Form::List => f::list(self.flag, &words(default).join(","), self.help),
-            Form::Reservations => f::array(self.flag, self.help),
-            _ => f::map(self.flag, self.help),
-        }
-    }
-
-    /// The value that the command line gives.
-    fn value(&self, flags: &Flags) -> Result<Value, ConfigError> {
-        let name = self.flag;
-        Ok(match self.form {
-            Form::Text => flags.text(name).into(),
-            Form::Switch => flags.switch(name).into(),
-            Form::Int => flags.int(name).into(),
-            Form::Span => base::clock::format_duration(flags.duration(name)).into(),
-            Form::List => flags.list(name).into(),
-            Form::Map => json!(flags.map(name)),
-            Form::Switches => {
-                json!(flags.map(name).into_iter().map(|(k, v)| (k, v == "true")).collect::<BTreeMap<_, _>>())
-            }
-            Form::Below => json!(self.pairs(flags, '<')?.into_iter().collect::<BTreeMap<_, _>>()),
-            Form::Taints => json!(taints(&flags.list(name))?),
-            Form::Headers => {
-                let mut headers = BTreeMap::<_, Vec<_>>::new();
-                for (name, value) in self.pairs(flags, ':')? {
-                    headers.entry(name).or_default().push(value);
-                }
-                json!(headers)
-            }
-            Form::Reservations => flags.array(name).into(),
-        })
-    }
-
-    /// The parts of a list, each cut at `mark`.
-    fn pairs(&self, flags: &Flags, mark: char) -> Result<Vec<(String, String)>, ConfigError> {
-        let cut = |pair: String| match pair.split_once(mark) {
-            Some((name, value)) => Ok((name.trim().to_owned(), value.trim().to_owned())),
-            None => Err(ConfigError::Invalid(format!("--{}: {pair:?} has no {mark:?}", self.flag))),
-        };
-        flags.list(self.flag).into_iter().map(cut).collect()
-    }
-}
-
-fn words(list: &Value) -> Vec<&str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
-}
 
 /// What the command line says beside the configuration.
 #[derive(Clone, Debug)]
@@ -396,7 +309,7 @@ impl Options {
     /// When the file can't be read or a value makes no sense.
     pub fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         let mut value = config::load(flags.path("config").as_deref(), flags.path("config-dir").as_deref())?;
-        overlay(flags, &mut value)?;
+        fields::overlay(FIELDS, flags, &mut value).map_err(ConfigError::Invalid)?;
         let config = Config::decode(value)?;
         config.validate()?;
         if let Some(name) = REFUSED.iter().find(|name| flags.given(name)) {
@@ -432,23 +345,21 @@ impl Options {
     }
 }
 
-/// Puts the flags that were given over the configuration.
-fn overlay(flags: &Flags, config: &mut Value) -> Result<(), ConfigError> {
-    for field in FIELDS.iter().filter(|field| flags.given(field.flag)) {
-        let mut place = &mut *config;
-        for name in field.at.split('/').skip(1) {
-            if !place.is_object() {
-                *place = json!({});
-            }
-            place = &mut place[name];
-        }
-        *place = field.value(flags)?;
+/// `name:value` by commas; a name may come again.
+fn headers(flags: &Flags, name: &str) -> Result<Value, String> {
+    let mut headers = BTreeMap::<_, Vec<_>>::new();
+    for (name, value) in fields::pairs(flags, name, ':')? {
+        headers.entry(name).or_default().push(value);
     }
-    Ok(())
+    Ok(json!(headers))
+}
+
+fn taints_of(flags: &Flags, name: &str) -> Result<Value, String> {
+    Ok(json!(taints(&flags.list(name))?))
 }
 
 /// `key=value:effect` or `key:effect`.
-fn taints(list: &[String]) -> Result<Vec<Taint>, ConfigError> {
+fn taints(list: &[String]) -> Result<Vec<Taint>, String> {
     let parse = |text: &String| {
         let (rest, effect) = text.rsplit_once(':')?;
         let (key, value) = match rest.split_once('=') {
@@ -458,15 +369,13 @@ fn taints(list: &[String]) -> Result<Vec<Taint>, ConfigError> {
         let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");
         (known && !key.is_empty()).then(|| Taint { key: key.into(), value, effect: effect.into(), time_added: None })
     };
-    list.iter()
-        .map(|text| parse(text).ok_or_else(|| ConfigError::Invalid(format!("invalid taint spec: {text}"))))
-        .collect()
+    list.iter().map(|text| parse(text).ok_or_else(|| format!("invalid taint spec: {text}"))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Span;
+    use base::fields::Span;
 
     fn options(args: &[&str]) -> Result<Options, String> {
         match f::parse(command(), args.iter().map(std::ffi::OsString::from)) {

@@ -72,7 +72,7 @@ impl<'a> Node<'a> {
         config.authentication.anonymous.enabled = true;
         config.authentication.webhook.enabled = false;
         config.authorization.mode = "AlwaysAllow".into();
-        config.crash_loop_back_off.max_container_restart_period = kubelet::config::Span::secs(1);
+        config.crash_loop_back_off.max_container_restart_period = base::fields::Span::secs(1);
         fs::write(world.dir.join("config.json"), serde_json::to_string(&config).unwrap()).unwrap();
         let node = Self { world, manifests, running: Default::default() };
         node.start();
