@@ -45,17 +45,24 @@ impl Expectations {
         self.change(owner, |pending| pending.deleted.push(entry));
     }
 
-    /// Whether the informer shows all of the owner's writes.
-    pub fn seen<K: kube::Resource>(&self, owner: &Key, informer: &Informer<K>) -> bool {
+    /// How much longer to wait for the informer to show all of the owner's writes; nothing when it does, or has not in time.
+    /// Its changes wake the owner, but the last one may never come: whoever waits must come back by then.
+    pub fn unseen<K: kube::Resource>(&self, owner: &Key, informer: &Informer<K>) -> Option<Duration> {
+        self.unseen_at(owner, informer, Instant::now())
+    }
+
+    fn unseen_at<K: kube::Resource>(&self, owner: &Key, informer: &Informer<K>, now: Instant) -> Option<Duration> {
         let mut all = self.pending.lock();
-        let Some(pending) = all.get_mut(owner) else { return true };
+        let pending = all.get_mut(owner)?;
         pending.made.retain(|version| !informer.has_seen(version));
         pending.deleted.retain(|(key, uid)| is_alive(informer, key, uid));
-        let seen = (pending.made.is_empty() && pending.deleted.is_empty()) || pending.since.elapsed() > PATIENCE;
-        if seen {
+        let left = PATIENCE.checked_sub(now.saturating_duration_since(pending.since)).filter(|left| !left.is_zero());
+        let seen = pending.made.is_empty() && pending.deleted.is_empty();
+        if seen || left.is_none() {
             all.remove(owner);
+            return None;
         }
-        seen
+        left
     }
 
     /// Drops what is known of an owner that is gone.
@@ -88,17 +95,29 @@ mod tests {
     #[test]
     fn a_deletion_is_seen_when_the_object_is_gone_or_another() {
         let (expect, owner) = (Expectations::default(), Key::new("a", "web"));
-        assert!(expect.seen(&owner, &Informer::<Pod>::fixed([])));
+        assert_eq!(expect.unseen(&owner, &Informer::<Pod>::fixed([])), None);
         expect.deleted(&owner, &pod("x", "1", "5").metadata);
-        assert!(!expect.seen(&owner, &Informer::fixed([pod("x", "1", "5")])));
-        assert!(expect.seen(&owner, &Informer::fixed([pod("x", "2", "7")])));
+        assert!(expect.unseen(&owner, &Informer::fixed([pod("x", "1", "5")])).is_some());
+        assert_eq!(expect.unseen(&owner, &Informer::fixed([pod("x", "2", "7")])), None);
     }
 
     #[test]
     fn a_creation_is_seen_when_the_informer_is_past_it() {
         let (expect, owner) = (Expectations::default(), Key::new("a", "web"));
         expect.made(&owner, &pod("x", "1", "12").metadata);
-        assert!(!expect.seen(&owner, &Informer::fixed([pod("y", "2", "11")])));
-        assert!(expect.seen(&owner, &Informer::fixed([pod("y", "2", "12")])));
+        assert!(expect.unseen(&owner, &Informer::fixed([pod("y", "2", "11")])).is_some());
+        assert_eq!(expect.unseen(&owner, &Informer::fixed([pod("y", "2", "12")])), None);
+    }
+
+    #[test]
+    fn who_waits_for_a_revision_that_never_comes_is_woken_when_the_patience_ends() {
+        let (expect, owner) = (Expectations::default(), Key::new("a", "web"));
+        // Such as after a snapshot was restored, and revisions are counted again from an earlier one.
+        expect.made(&owner, &pod("x", "1", "9000").metadata);
+        let (informer, now) = (Informer::fixed([pod("y", "2", "11")]), Instant::now());
+        let wait = expect.unseen_at(&owner, &informer, now).unwrap();
+        assert!(wait <= PATIENCE);
+        assert_eq!(expect.unseen_at(&owner, &informer, now + wait), None);
+        assert_eq!(expect.unseen_at(&owner, &informer, now), None, "it is not waited for again");
     }
 }

@@ -6,3 +6,4 @@ pub mod hash;
 pub mod history;
 pub mod pods;
 pub mod ranks;
+pub mod wake;

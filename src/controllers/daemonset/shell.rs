@@ -5,6 +5,7 @@ use crate::common::claim;
 use crate::common::expect::Expectations;
 use crate::common::history;
 use crate::common::pods::{self, PodControl, names, slow_start};
+use crate::common::wake;
 use crate::context::{Context, Fault, Outcome};
 use api::selector::LabelSelector;
 use client::{Informer, Key, Queue, Recorder, owner, retry};
@@ -67,24 +68,7 @@ impl Shell {
                 sets.keys().into_iter().for_each(|key| wake.add(key));
             }
         });
-        let (wake, sets) = (queue.clone(), self.sets.clone());
-        self.pods.on_change(move |change| {
-            for pod in change.both() {
-                let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-                match owner::controller_of(&pod.metadata) {
-                    Some(owner) if owner.kind == "DaemonSet" => wake.add(Key::new(namespace, owner.name.clone())),
-                    Some(_) => {}
-                    None => {
-                        let takes = |set: &Arc<DaemonSet>| {
-                            selector(set)
-                                .is_ok_and(|selector| !selector.is_empty() && pods::selects(&selector, &pod.metadata))
-                        };
-                        let adopters = sets.in_namespace(&namespace).into_iter().filter(takes);
-                        adopters.for_each(|set| wake.add(Key::of(&set.metadata)));
-                    }
-                }
-            }
-        });
+        wake::by_dependents(queue, &self.sets, &self.pods, selector);
         let wake = queue.clone();
         self.revisions.on_change(move |change| {
             if let client::Change::Removed(revision) = change
@@ -112,12 +96,12 @@ impl Shell {
         let claim = claim::sort(self.revisions.in_namespace(&key.namespace), &set.metadata, &selector);
         let revisions = claim::carry_out(&self.context, claim, set.as_ref(), &[]).await?;
         let hash = self.current_revision(&set, &revisions).await?;
-        let settled = self.expect.seen(&key, &self.pods);
+        let unsettled = self.expect.unseen(&key, &self.pods);
         let claim = claim::sort(self.pods.in_namespace(&key.namespace), &set.metadata, &selector);
         let mine = claim::carry_out(&self.context, claim, set.as_ref(), &[]).await?;
         let (nodes, now) = (self.nodes.list(), Timestamp::now());
         let mut done = Ok(());
-        if settled {
+        if unsettled.is_none() {
             let plan = plan::plan(&set, &hash, &nodes, &mine, now);
             done = self.carry_out(&key, &set, &hash, plan).await;
             self.clean_up(&set, &revisions, &hash, &mine).await?;
@@ -126,7 +110,7 @@ impl Shell {
         done?;
         let min_ready = plan::spec(&set).min_ready_seconds.unwrap_or(0);
         let next: Option<Duration> = mine.iter().filter_map(|pod| pods::available_in(pod, min_ready, now)).min();
-        Ok(next)
+        Ok(next.into_iter().chain(unsettled).min())
     }
 
     /// The hash of the revision of the current template, which is made if it is missing and is the newest.

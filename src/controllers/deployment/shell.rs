@@ -4,6 +4,7 @@ use super::plan::{self, Command};
 use super::sets::{is_new, name, replicas};
 use crate::common::claim;
 use crate::common::pods::{self, names};
+use crate::common::wake;
 use crate::context::{Context, Fault, Outcome};
 use api::selector::LabelSelector;
 use client::{Informer, Key, Queue, Recorder, owner, retry};
@@ -26,7 +27,7 @@ pub(crate) async fn run(context: Context) {
     let queue = Queue::<Key>::default();
     let wake = queue.clone();
     shell.deployments.on_change(move |change| wake.add(Key::of(&change.object().metadata)));
-    wake_by_sets(&queue, &shell);
+    wake::by_dependents(&queue, &shell.deployments, &shell.sets, selector);
     wake_by_pods(&queue, &shell);
     shell.deployments.synced().await;
     shell.sets.synced().await;
@@ -34,27 +35,6 @@ pub(crate) async fn run(context: Context) {
     context.resync_keys(&shell.deployments, &queue);
     let workers = context.options.workers("concurrent-deployment-syncs");
     context.serve(&queue, workers, |key| shell.reconcile(key)).await;
-}
-
-fn wake_by_sets(queue: &Queue<Key>, shell: &Shell) {
-    let (queue, deployments) = (queue.clone(), shell.deployments.clone());
-    shell.sets.on_change(move |change| {
-        for set in change.both() {
-            let namespace = set.metadata.namespace.clone().unwrap_or_default();
-            match owner::controller_of(&set.metadata) {
-                Some(owner) if owner.kind == "Deployment" => queue.add(Key::new(namespace, owner.name.clone())),
-                Some(_) => {}
-                None => {
-                    let takes = |deployment: &Arc<Deployment>| {
-                        let selector = selector(deployment);
-                        selector.is_ok_and(|selector| !selector.is_empty() && pods::selects(&selector, &set.metadata))
-                    };
-                    let adopters = deployments.in_namespace(&namespace).into_iter().filter(takes);
-                    adopters.for_each(|deployment| queue.add(Key::of(&deployment.metadata)));
-                }
-            }
-        }
-    });
 }
 
 /// The last old pod's end lets a recreation go on.

@@ -1,30 +1,36 @@
 //! The pure part: counts, conditions, and the pods to make and delete.
 
+use super::backoff::{self, Failures};
+use super::indexes::Indexes;
+use super::policy::{self, Ruling};
 use crate::common::{pods, ranks};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{Job, JobCondition, JobSpec, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use std::collections::BTreeSet;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) const FINALIZER: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// How often an index has failed before this pod: failures that count, and those that the failure policy ignores.
+pub(super) const FAILED_BEFORE: &str = "batch.kubernetes.io/job-index-failure-count";
+pub(super) const IGNORED_BEFORE: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 /// Pods made or deleted in one run at most.
 const BURST: usize = 500;
 /// UIDs in the status at most.
 const UNCOUNTED: usize = 500;
-const BACKOFF: Duration = Duration::from_secs(10);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(600);
+const SUCCESS: &str = "SuccessCriteriaMet";
+const FAILURE: &str = "FailureTarget";
 
 /// One step.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
-    /// A pod for each: its completion index, in indexed Jobs.
-    pub(super) create: Vec<Option<i32>>,
+    pub(super) create: Vec<NewPod>,
     pub(super) delete: Vec<Arc<Pod>>,
-    /// Whether the deleted are set free first, so that they don't count as failed.
+    /// Whether the deleted are set free first, so that they don't count as failed. Otherwise the status takes them for
+    /// gone, and must not be written before they are.
     pub(super) uncounted_deletion: bool,
     /// Pods to take the finalizer off, once the status is written.
     pub(super) finalize: Vec<Arc<Pod>>,
@@ -32,26 +38,87 @@ pub(super) struct Plan {
     /// Events: whether a warning, reason, message.
     pub(super) events: Vec<(bool, String, String)>,
     pub(super) again: Option<Duration>,
+    /// What to remember once the status is written.
+    pub(super) failures: Failures,
+}
+
+/// A pod to make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NewPod {
+    /// Its completion index, in indexed Jobs.
+    pub(super) index: Option<i32>,
+    /// How often the index has failed, where that has a limit.
+    pub(super) before: Option<Before>,
+}
+
+/// Failures of an index before a pod: those that count, and those that are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    pub(super) counted: i32,
+    pub(super) ignored: i32,
+}
+
+impl Before {
+    fn of(pod: &Pod) -> Self {
+        let number = |key: &str| {
+            let text = pod.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key));
+            text.and_then(|text| text.parse().ok()).filter(|number: &i32| *number >= 0).unwrap_or(0)
+        };
+        Self { counted: number(FAILED_BEFORE), ignored: number(IGNORED_BEFORE) }
+    }
+
+    fn total(self) -> i32 {
+        self.counted.saturating_add(self.ignored)
+    }
+}
+
+/// How the Job ends: the condition that announces it.
+struct Ending {
+    kind: &'static str,
+    reason: String,
+    message: String,
+}
+
+impl Ending {
+    fn new(kind: &'static str, reason: &str, message: &str) -> Self {
+        Self { kind, reason: reason.into(), message: message.into() }
+    }
+
+    /// The end that an earlier step has announced.
+    fn announced(status: &JobStatus, kind: &'static str) -> Option<Self> {
+        let mut conditions = status.conditions.iter().flatten();
+        let found = conditions.find(|condition| condition.type_ == kind && condition.status == "True")?;
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        Some(Self { kind, reason: text(&found.reason), message: text(&found.message) })
+    }
 }
 
 pub(super) fn spec(job: &Job) -> JobSpec {
     job.spec.clone().unwrap_or_default()
 }
 
-pub(super) fn has(status: &JobStatus, kind: &str) -> bool {
-    let mut conditions = status.conditions.iter().flatten();
-    conditions.any(|condition| condition.type_ == kind && condition.status == "True")
-}
-
 pub(super) fn is_finished(job: &Job) -> bool {
-    job.status.as_ref().is_some_and(|status| has(status, "Complete") || has(status, "Failed"))
+    let ended =
+        |status: &JobStatus| ["Complete", "Failed"].iter().any(|kind| Ending::announced(status, kind).is_some());
+    job.status.as_ref().is_some_and(ended)
 }
 
-pub(super) fn is_indexed(spec: &JobSpec) -> bool {
+/// Whether another controller looks after the Job.
+pub(super) fn is_managed_elsewhere(job: &Job) -> bool {
+    let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+    manager.is_some_and(|manager| manager != "kubernetes.io/job-controller")
+}
+
+/// Whether an owner is a Job.
+pub(super) fn is_job(owner: &OwnerReference) -> bool {
+    owner.kind == "Job" && owner.api_version == "batch/v1"
+}
+
+fn is_indexed(spec: &JobSpec) -> bool {
     spec.completion_mode.as_deref() == Some("Indexed")
 }
 
-fn has_finalizer(pod: &Pod) -> bool {
+pub(super) fn has_finalizer(pod: &Pod) -> bool {
     pod.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER)
 }
 
@@ -59,23 +126,47 @@ fn index(pod: &Pod) -> Option<i32> {
     pod.metadata.annotations.as_ref()?.get(INDEX)?.parse().ok().filter(|index| *index >= 0)
 }
 
-fn uid(pod: &Pod) -> String {
-    pod.metadata.uid.clone().unwrap_or_default()
+fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Whether a pod counts as failed: one that is deleted before its end does, unless only failed ones are replaced.
-fn is_failed(pod: &Pod, spec: &JobSpec) -> bool {
-    let only_failed = spec.pod_replacement_policy.as_deref() == Some("Failed") || spec.pod_failure_policy.is_some();
-    match pods::phase(pod) {
-        "Failed" => true,
-        "Succeeded" => false,
-        _ => !only_failed && pods::is_terminating(pod),
+/// Being deleted, and not at its end yet.
+fn is_leaving(pod: &Pod) -> bool {
+    pods::is_terminating(pod) && !pods::is_terminal(pod)
+}
+
+fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// The next step. The pods must be as the last step left them.
+pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], failures: &Failures, now: Timestamp) -> Plan {
+    let mut step = Step::new(job, pods, now);
+    step.settle_counts();
+    step.look_at_the_ended(failures);
+    let active: Vec<_> = pods.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
+    let mut ending = step.ending();
+    let mut left = 0;
+    if ending.is_some() {
+        step.plan.delete.clone_from(&active);
+    } else {
+        step.come_back_for_the_deadline();
+        left = active.len();
+        let managed = job.metadata.deletion_timestamp.is_none();
+        if managed {
+            left = step.manage(&active);
+        }
+        ending = step.complete(left);
+        if managed && ending.is_none() {
+            step.note_suspension();
+        }
     }
-}
-
-/// The next step. `settled` says that the pods are as the last step left them.
-pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], settled: bool, now: Timestamp) -> Plan {
-    Step::new(job, pods, now).run(settled)
+    step.count_the_ended(ending.as_ref());
+    step.count_the_living(left, &active);
+    if let Some(ending) = ending {
+        step.end(ending);
+    }
+    step.plan
 }
 
 struct Step<'a> {
@@ -84,68 +175,82 @@ struct Step<'a> {
     pods: &'a [Arc<Pod>],
     now: Timestamp,
     plan: Plan,
-    /// Indexes that have succeeded.
-    done: BTreeSet<i32>,
+    /// Pods that have succeeded, or failed so that it counts; counted or not.
+    succeeded: i32,
+    failed: i32,
+    /// Indexes that had succeeded before, and all that have.
+    known: Indexes,
+    done: Indexes,
+    /// Indexes that have failed for good, where each has a limit.
+    lost: Option<Indexes>,
+    /// The last failed pod of each index that waits to be replaced: it is kept until then, as it knows the failures.
+    awaiting: BTreeMap<i32, Arc<Pod>>,
 }
 
 impl<'a> Step<'a> {
     fn new(job: &'a Job, pods: &'a [Arc<Pod>], now: Timestamp) -> Self {
-        let status = job.status.clone().unwrap_or_default();
-        let done = parse_indexes(status.completed_indexes.as_deref().unwrap_or_default());
-        Self { job, spec: spec(job), pods, now, plan: Plan { status, ..Plan::default() }, done }
+        let (spec, mut status) = (spec(job), job.status.clone().unwrap_or_default());
+        let limit = spec.completions.unwrap_or(0);
+        let read = |text: Option<&String>| Indexes::parse(text.map_or("", String::as_str), limit);
+        let known = read(status.completed_indexes.as_ref().filter(|_| is_indexed(&spec)));
+        let lost = per_index(&spec).map(|_| read(status.failed_indexes.as_ref()));
+        if status.start_time.is_none() && spec.suspend != Some(true) {
+            status.start_time = seconds(now);
+        }
+        let plan = Plan { status, ..Plan::default() };
+        let (done, awaiting) = (known.clone(), BTreeMap::new());
+        Self { job, spec, pods, now, plan, succeeded: 0, failed: 0, known, done, lost, awaiting }
     }
 
-    fn time(&self) -> Option<Time> {
-        Timestamp::from_second(self.now.as_second()).ok().map(Time)
+    fn is_suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
     }
 
-    fn run(mut self, settled: bool) -> Plan {
-        let suspended = self.spec.suspend == Some(true);
-        if self.plan.status.start_time.is_none() && !suspended {
-            self.plan.status.start_time = self.time();
+    /// Whether pods that are being deleted are replaced only once they have failed.
+    fn replaces_only_failed(&self) -> bool {
+        self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some()
+    }
+
+    /// Whether a pod counts as failed: one that is deleted before its end does, unless only failed ones are replaced.
+    fn is_failed(&self, pod: &Pod) -> bool {
+        match pods::phase(pod) {
+            "Failed" => true,
+            "Succeeded" => false,
+            _ => pods::is_terminating(pod) && !self.replaces_only_failed(),
         }
-        self.settle_counts();
-        let last_failure = self.count_new();
-        let active: Vec<_> = self.pods.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
-        let ending = has(&self.plan.status, "FailureTarget") || has(&self.plan.status, "SuccessCriteriaMet");
-        if !ending && let Some((reason, message)) = self.failure() {
-            self.condition("FailureTarget", &reason, &message);
-        }
-        let mut left = active.len();
-        if has(&self.plan.status, "FailureTarget") || has(&self.plan.status, "SuccessCriteriaMet") {
-            self.plan.delete.clone_from(&active);
-            left = 0;
-        } else {
-            if settled && self.job.metadata.deletion_timestamp.is_none() {
-                left = self.manage(&active, last_failure);
-                self.note_suspension(suspended);
-            }
-            let succeeded = self.succeeded();
-            let complete = match self.spec.completions {
-                None => succeeded > 0 && left == 0,
-                Some(completions) => succeeded >= completions && left == 0,
-            };
-            if complete && !suspended {
-                self.condition("SuccessCriteriaMet", "CompletionsReached", "Reached expected number of succeeded pods");
-            }
-        }
-        self.finish(left, &active);
-        self.deadline(suspended);
-        self.plan
+    }
+
+    fn ruling(&self, pod: &Pod) -> Option<Ruling<'_>> {
+        policy::ruling(self.spec.pod_failure_policy.as_ref(), pod)
+    }
+
+    /// Whether the failure policy lets a failed pod count.
+    fn counts(&self, pod: &Pod) -> bool {
+        self.ruling(pod).is_none_or(|ruling| ruling.action != "Ignore")
+    }
+
+    /// The completion index of a pod, if the Job has it.
+    fn index(&self, pod: &Pod) -> Option<i32> {
+        index(pod).filter(|index| Some(*index) < self.spec.completions)
+    }
+
+    /// Whether a pod's end means something: in indexed Jobs only with an index.
+    fn is_valid(&self, pod: &Pod) -> bool {
+        !is_indexed(&self.spec) || self.index(pod).is_some()
     }
 
     /// Uncounted pods that have lost their finalizer become counts.
     fn settle_counts(&mut self) {
-        let held: BTreeSet<String> = self.pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| uid(pod)).collect();
+        let held: BTreeSet<&str> = self.pods.iter().filter(|pod| has_finalizer(pod)).map(|pod| uid(pod)).collect();
         let status = &mut self.plan.status;
         let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
-        let settle = |uids: &mut Option<Vec<String>>, count: &mut Option<i32>| {
+        let settle = |uids: &mut Option<Vec<String>>, total: &mut Option<i32>| {
             let Some(list) = uids else { return };
             let before = list.len();
-            list.retain(|uid| held.contains(uid));
-            let gone = i32::try_from(before - list.len()).unwrap_or(0);
+            list.retain(|uid| held.contains(uid.as_str()));
+            let gone = count(before - list.len());
             if gone > 0 {
-                *count = Some(count.unwrap_or(0) + gone);
+                *total = Some(total.unwrap_or(0) + gone);
             }
             if list.is_empty() {
                 *uids = None;
@@ -155,125 +260,118 @@ impl<'a> Step<'a> {
         settle(&mut uncounted.failed, &mut status.failed);
     }
 
-    /// Notes pods that have ended. Returns the number of failures and the time of the last one.
-    fn count_new(&mut self) -> Option<Timestamp> {
-        let indexed = is_indexed(&self.spec);
-        let ending = has(&self.plan.status, "FailureTarget") || self.job.metadata.deletion_timestamp.is_some();
-        let mut last_failure = None;
-        let mut known = self.plan.status.uncounted_terminated_pods.clone().unwrap_or_default();
-        let (mut succeeded, mut failed) =
-            (known.succeeded.take().unwrap_or_default(), known.failed.take().unwrap_or_default());
-        for pod in self.pods {
-            let is_failed = is_failed(pod, &self.spec);
-            if is_failed {
-                last_failure = last_failure.max(Some(ended_at(pod).unwrap_or(self.now)));
-            }
-            let ended = pods::phase(pod) == "Succeeded" || is_failed || (ending && pods::is_terminating(pod));
-            if !has_finalizer(pod) || !ended || succeeded.len() + failed.len() >= UNCOUNTED {
-                continue;
-            }
-            self.plan.finalize.push(pod.clone());
-            let uid = uid(pod);
-            if pods::phase(pod) == "Succeeded" {
-                match index(pod) {
-                    Some(index) if indexed && Some(index) < self.spec.completions => drop(self.done.insert(index)),
-                    _ if indexed => {}
-                    _ if !succeeded.contains(&uid) => succeeded.push(uid),
-                    _ => {}
-                }
-            } else if !failed.contains(&uid) && self.counts(pod) {
-                failed.push(uid);
-            }
-        }
-        let list = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
-        self.plan.status.uncounted_terminated_pods =
-            Some(UncountedTerminatedPods { succeeded: list(succeeded), failed: list(failed) });
-        if indexed {
-            self.plan.status.completed_indexes = Some(format_indexes(&self.done)).filter(|text| !text.is_empty());
-            self.plan.status.succeeded = i32::try_from(self.done.len()).ok().filter(|count| *count > 0);
-        }
-        last_failure
-    }
-
-    /// Whether the failure policy lets a failed pod count.
-    fn counts(&self, pod: &Pod) -> bool {
-        self.policy_action(pod).is_none_or(|(action, _)| action != "Ignore")
-    }
-
-    /// The first rule of the failure policy that a failed pod matches: its action, and what to tell.
-    fn policy_action(&self, pod: &Pod) -> Option<(String, String)> {
-        let policy = self.spec.pod_failure_policy.as_ref()?;
-        let (namespace, name) = pods::names(&pod.metadata);
-        for (at, rule) in policy.rules.iter().enumerate() {
-            if let Some(exit) = &rule.on_exit_codes {
-                let status = pod.status.as_ref();
-                let containers = status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-                let inits = status.iter().flat_map(|status| status.init_container_statuses.iter().flatten());
-                let hit = containers.chain(inits).find(|container| {
-                    let named = exit.container_name.as_ref().is_none_or(|name| *name == container.name);
-                    let code = container.state.as_ref().and_then(|state| Some(state.terminated.as_ref()?.exit_code));
-                    named
-                        && code.is_some_and(|code| code != 0 && exit.values.contains(&code) == (exit.operator == "In"))
-                });
-                if let Some(container) = hit {
-                    let code = container.state.as_ref().and_then(|state| Some(state.terminated.as_ref()?.exit_code));
-                    let message = format!(
-                        "Container {} for pod {namespace}/{name} failed with exit code {} matching {} rule at index {at}",
-                        container.name,
-                        code.unwrap_or_default(),
-                        rule.action
-                    );
-                    return Some((rule.action.clone(), message));
-                }
-            }
-            for pattern in rule.on_pod_conditions.iter().flatten() {
-                let wanted = pattern.status.as_deref().unwrap_or("True");
-                if pods::condition(pod, &pattern.type_).is_some_and(|condition| condition.status == wanted) {
-                    let message = format!(
-                        "Pod {namespace}/{name} has condition {} matching {} rule at index {at}",
-                        pattern.type_, rule.action
-                    );
-                    return Some((rule.action.clone(), message));
-                }
-            }
-        }
-        None
-    }
-
-    fn uncounted(&self, failed: bool) -> i32 {
+    /// UIDs of those that have ended and are not counted yet: succeeded, failed.
+    fn uncounted(&self) -> (&[String], &[String]) {
         let uncounted = self.plan.status.uncounted_terminated_pods.as_ref();
-        let list = uncounted.and_then(|all| if failed { all.failed.as_ref() } else { all.succeeded.as_ref() });
-        i32::try_from(list.map_or(0, Vec::len)).unwrap_or(i32::MAX)
+        let succeeded = uncounted.and_then(|all| all.succeeded.as_deref());
+        let failed = uncounted.and_then(|all| all.failed.as_deref());
+        (succeeded.unwrap_or_default(), failed.unwrap_or_default())
     }
 
-    fn succeeded(&self) -> i32 {
-        match is_indexed(&self.spec) {
-            true => i32::try_from(self.done.len()).unwrap_or(i32::MAX),
-            false => self.plan.status.succeeded.unwrap_or(0) + self.uncounted(false),
+    /// Sums up what has ended, whether it is counted yet or not.
+    fn look_at_the_ended(&mut self, before: &Failures) {
+        let held: Vec<_> = self.pods.iter().filter(|pod| has_finalizer(pod) && self.is_valid(pod)).collect();
+        let (counted, failed_before) = self.uncounted();
+        let is_new = |list: &[String], pod: &Pod| !list.iter().any(|known| known == uid(pod));
+        let succeeded = held.iter().filter(|pod| pods::phase(pod) == "Succeeded" && is_new(counted, pod));
+        let succeeded: Vec<_> = succeeded.copied().collect();
+        let failed = held.iter().filter(|pod| self.is_failed(pod) && is_new(failed_before, pod));
+        let failed: Vec<_> = failed.copied().collect();
+        let ends = |pods: &[&Arc<Pod>]| pods.iter().map(|pod| backoff::ended_at(pod)).collect();
+        let failures = before.after(ends(&succeeded), ends(&failed));
+        let counting = failed.iter().filter(|pod| self.counts(pod)).count();
+        let total_failed = self.plan.status.failed.unwrap_or(0) + count(failed_before.len() + counting);
+        let total_succeeded = self.plan.status.succeeded.unwrap_or(0) + count(counted.len() + succeeded.len());
+        (self.plan.failures, self.failed, self.succeeded) = (failures, total_failed, total_succeeded);
+        if is_indexed(&self.spec) {
+            self.look_at_indexes(&held);
         }
     }
 
-    fn failed(&self) -> i32 {
-        self.plan.status.failed.unwrap_or(0) + self.uncounted(true)
+    fn look_at_indexes(&mut self, held: &[&Arc<Pod>]) {
+        let ended = held.iter().filter(|pod| pods::phase(pod) == "Succeeded");
+        self.done = self.known.union(&ended.filter_map(|pod| self.index(pod)).collect());
+        self.succeeded = self.done.len();
+        if let Some(lost) = &self.lost {
+            let more = held.iter().filter(|pod| self.loses_its_index(pod)).filter_map(|pod| self.index(pod));
+            self.lost = Some(lost.union(&more.collect()));
+            self.awaiting = self.awaiting_replacement(held);
+        }
     }
 
-    /// Why the Job has failed.
-    fn failure(&self) -> Option<(String, String)> {
-        let failing = self.pods.iter().filter(|pod| is_failed(pod, &self.spec));
-        let ruled = failing.filter_map(|pod| self.policy_action(pod)).find(|(action, _)| action == "FailJob");
-        if let Some((_, message)) = ruled {
-            return Some(("PodFailurePolicy".into(), message));
+    /// Whether a pod is the last that its index may have.
+    fn loses_its_index(&self, pod: &Pod) -> bool {
+        let Some(limit) = per_index(&self.spec).filter(|_| self.is_failed(pod)) else { return false };
+        match self.ruling(pod).map(|ruling| ruling.action) {
+            Some("FailIndex") => true,
+            Some("Ignore") => false,
+            _ => Before::of(pod).counted >= limit,
+        }
+    }
+
+    fn awaiting_replacement(&self, held: &[&Arc<Pod>]) -> BTreeMap<i32, Arc<Pod>> {
+        let active: Indexes =
+            self.pods.iter().filter(|pod| pods::is_active(pod)).filter_map(|pod| index(pod)).collect();
+        let settled = |index| self.done.contains(index) || self.is_lost(index) || active.contains(index);
+        let rank = |pod: &Pod| (Before::of(pod).total(), backoff::ended_at(pod));
+        let mut last: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
+        for pod in held.iter().filter(|pod| self.is_failed(pod)) {
+            let Some(index) = self.index(pod).filter(|index| !settled(*index)) else { continue };
+            if last.get(&index).is_none_or(|other| rank(other) <= rank(pod)) {
+                last.insert(index, (*pod).clone());
+            }
+        }
+        last
+    }
+
+    fn is_lost(&self, index: i32) -> bool {
+        self.lost.as_ref().is_some_and(|lost| lost.contains(index))
+    }
+
+    /// Whether and how the Job ends, completions aside: as was announced, or by failing, or by its success policy.
+    fn ending(&self) -> Option<Ending> {
+        let announced = |kind| Ending::announced(&self.plan.status, kind);
+        let fails = |(reason, message): (&str, String)| Ending { kind: FAILURE, reason: reason.into(), message };
+        announced(SUCCESS)
+            .or_else(|| announced(FAILURE))
+            .or_else(|| self.failure().map(fails))
+            .or_else(|| self.success_by_policy())
+    }
+
+    /// Why the Job fails: reason and message.
+    fn failure(&self) -> Option<(&'static str, String)> {
+        let failed = self.pods.iter().filter(|pod| self.is_failed(pod));
+        let mut rulings = failed.filter_map(|pod| self.ruling(pod));
+        if let Some(ruling) = rulings.find(|ruling| ruling.action == "FailJob") {
+            return Some(("PodFailurePolicy", ruling.why));
         }
         let limit = self.spec.backoff_limit.unwrap_or(6);
-        if self.failed() > limit || self.restarts_exceed(limit) {
-            let message = "Job has reached the specified backoff limit";
-            return Some(("BackoffLimitExceeded".into(), message.into()));
+        if self.failed > limit || self.restarts_exceed(limit) {
+            return Some(("BackoffLimitExceeded", "Job has reached the specified backoff limit".into()));
         }
         if self.deadline_left().is_some_and(|left| left <= SignedDuration::ZERO) {
-            let message = "Job was active longer than specified deadline";
-            return Some(("DeadlineExceeded".into(), message.into()));
+            return Some(("DeadlineExceeded", "Job was active longer than specified deadline".into()));
         }
-        None
+        let lost = self.lost.as_ref()?.len();
+        if self.spec.max_failed_indexes.is_some_and(|most| lost > most) {
+            let message = "Job has exceeded the specified maximal number of failed indexes";
+            return Some(("MaxFailedIndexesExceeded", message.into()));
+        }
+        let all = lost > 0 && lost + self.done.len() >= self.spec.completions.unwrap_or(0);
+        all.then(|| ("FailedIndexes", "Job has failed indexes".into()))
+    }
+
+    fn success_by_policy(&self) -> Option<Ending> {
+        let completions = self.spec.completions.filter(|_| is_indexed(&self.spec))?;
+        let told = policy::success(self.spec.success_policy.as_ref(), completions, &self.done)?;
+        Some(Ending::new(SUCCESS, "SuccessPolicy", &told))
+    }
+
+    /// Success by completions, with so many active pods left. Without a number of them one success and no active pod will do.
+    fn complete(&self, left: usize) -> Option<Ending> {
+        let enough = self.spec.completions.unwrap_or(1);
+        (self.succeeded >= enough && left == 0)
+            .then(|| Ending::new(SUCCESS, "CompletionsReached", "Reached expected number of succeeded pods"))
     }
 
     /// Containers that are restarted in place count too.
@@ -294,7 +392,7 @@ impl<'a> Step<'a> {
     }
 
     fn deadline_left(&self) -> Option<SignedDuration> {
-        if self.spec.suspend == Some(true) {
+        if self.is_suspended() {
             return None;
         }
         let start = self.plan.status.start_time.as_ref()?.0;
@@ -302,348 +400,249 @@ impl<'a> Step<'a> {
         Some(limit - self.now.duration_since(start))
     }
 
-    fn deadline(&mut self, suspended: bool) {
-        let finished = has(&self.plan.status, "Complete") || has(&self.plan.status, "Failed");
-        if suspended || finished {
-            return;
-        }
+    fn come_back_for_the_deadline(&mut self) {
         if let Some(left) = self.deadline_left().and_then(|left| Duration::try_from(left).ok()) {
-            self.plan.again = Some(self.plan.again.map_or(left, |again| again.min(left)));
+            self.come_back(left);
         }
     }
 
-    fn condition(&mut self, kind: &str, reason: &str, message: &str) {
-        let condition = JobCondition {
+    fn come_back(&mut self, wait: Duration) {
+        self.plan.again = Some(self.plan.again.map_or(wait, |again| again.min(wait)));
+    }
+
+    /// Sets a condition, in its place if it is there. Whether that changed anything; going from nothing to false does not.
+    fn condition(&mut self, kind: &str, status: &str, reason: &str, message: &str) -> bool {
+        let fresh = JobCondition {
             type_: kind.into(),
-            status: "True".into(),
+            status: status.into(),
             reason: Some(reason.into()),
             message: Some(message.into()),
-            last_probe_time: self.time(),
-            last_transition_time: self.time(),
+            last_probe_time: seconds(self.now),
+            last_transition_time: seconds(self.now),
         };
-        self.plan.status.conditions.get_or_insert_default().push(condition);
+        let same = |old: &JobCondition| {
+            (&old.status, &old.reason, &old.message) == (&fresh.status, &fresh.reason, &fresh.message)
+        };
+        let conditions = self.plan.status.conditions.get_or_insert_default();
+        match conditions.iter_mut().find(|condition| condition.type_ == kind) {
+            Some(old) if same(old) => return false,
+            Some(old) => *old = fresh,
+            None if status == "False" => return false,
+            None => conditions.push(fresh),
+        }
+        true
     }
 
-    fn note_suspension(&mut self, suspended: bool) {
-        let time = self.time();
-        let conditions = self.plan.status.conditions.get_or_insert_default();
-        let at = conditions.iter().position(|condition| condition.type_ == "Suspended");
+    fn note_suspension(&mut self) {
+        let suspended = self.is_suspended();
         let (status, reason, message, event) = match suspended {
             true => ("True", "JobSuspended", "Job suspended", "Suspended"),
             false => ("False", "JobResumed", "Job resumed", "Resumed"),
         };
-        match at {
-            None if !suspended => return,
-            Some(at) if conditions[at].status == status => return,
-            Some(at) => drop(conditions.remove(at)),
-            None => {}
+        if self.condition("Suspended", status, reason, message) {
+            self.plan.status.start_time = if suspended { None } else { seconds(self.now) };
+            self.plan.events.push((false, event.into(), message.into()));
         }
-        conditions.push(JobCondition {
-            type_: "Suspended".into(),
-            status: status.into(),
-            reason: Some(reason.into()),
-            message: Some(message.into()),
-            last_probe_time: time.clone(),
-            last_transition_time: time.clone(),
-        });
-        self.plan.status.start_time = if suspended { None } else { time };
-        self.plan.events.push((false, event.into(), message.into()));
     }
 
     /// Brings the number of active pods up or down. Returns how many there are then.
-    fn manage(&mut self, active: &[Arc<Pod>], last_failure: Option<Timestamp>) -> usize {
-        if self.spec.suspend == Some(true) {
-            self.plan.delete = active.to_vec();
-            self.plan.uncounted_deletion = true;
-            return 0;
-        }
-        let parallelism = usize::try_from(self.spec.parallelism.unwrap_or(1)).unwrap_or(0);
-        let wanted = match self.spec.completions {
-            None if self.succeeded() > 0 => active.len(),
-            None => parallelism,
-            Some(completions) => usize::try_from(completions - self.succeeded()).unwrap_or(0).min(parallelism),
-        };
-        let mut doomed = self.duplicates(active);
-        let surplus = active.len().saturating_sub(wanted);
-        if doomed.len() < surplus {
-            let mut rest: Vec<_> =
-                active.iter().filter(|pod| !doomed.iter().any(|other| Arc::ptr_eq(other, pod))).cloned().collect();
-            ranks::sort(&mut rest, |_| 0, self.now);
-            let missing = surplus - doomed.len();
-            doomed.extend(rest.into_iter().take(missing));
-        }
-        doomed.truncate(BURST);
-        if !doomed.is_empty() {
+    fn manage(&mut self, active: &[Arc<Pod>]) -> usize {
+        let wanted = if self.is_suspended() { 0 } else { self.wanted(active.len()) };
+        let doomed = self.doomed(active, active.len().saturating_sub(wanted));
+        if !doomed.is_empty() || self.is_suspended() {
             let left = active.len() - doomed.len();
-            self.plan.delete = doomed;
-            self.plan.uncounted_deletion = true;
+            (self.plan.delete, self.plan.uncounted_deletion) = (doomed, true);
             return left;
         }
-        let terminating = match self.spec.pod_replacement_policy.as_deref() {
-            Some("Failed") => self.pods.iter().filter(|pod| is_leaving(pod)).count(),
-            _ => 0,
-        };
-        let missing = wanted.saturating_sub(active.len() + terminating).min(BURST);
-        if missing == 0 {
-            return active.len();
+        let leaving = if self.replaces_only_failed() { self.leaving().count() } else { 0 };
+        let missing = wanted.saturating_sub(active.len() + leaving).min(BURST);
+        if missing > 0 {
+            self.plan.create = self.new_pods(active, missing);
         }
-        if let Some(wait) = self.backoff(last_failure) {
-            self.plan.again = Some(wait);
-            return active.len();
-        }
-        self.plan.create = if is_indexed(&self.spec) {
-            self.free_indexes(active).take(missing).map(Some).collect()
-        } else {
-            vec![None; missing]
-        };
         active.len() + self.plan.create.len()
     }
 
-    /// Of several active pods with one index, and of indexes that are done or too high, all but one go.
-    fn duplicates(&self, active: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
-        if !is_indexed(&self.spec) {
+    /// How many pods should be active.
+    fn wanted(&self, active: usize) -> usize {
+        let parallelism = usize::try_from(self.spec.parallelism.unwrap_or(1)).unwrap_or(0);
+        match self.spec.completions {
+            None if self.succeeded > 0 => active,
+            None => parallelism,
+            Some(completions) => usize::try_from(completions - self.succeeded).unwrap_or(0).min(parallelism),
+        }
+    }
+
+    fn leaving(&self) -> impl Iterator<Item = &'a Arc<Pod>> {
+        self.pods.iter().filter(|pod| is_leaving(pod))
+    }
+
+    /// Active pods that must go: those without an index of their own, and as many more as there are too many.
+    fn doomed(&self, active: &[Arc<Pod>], surplus: usize) -> Vec<Arc<Pod>> {
+        let mut ranked = active.to_vec();
+        ranks::sort(&mut ranked, |_| 0, self.now);
+        let mut doomed = Vec::new();
+        if is_indexed(&self.spec) {
+            // The one that would go last keeps the index.
+            let mut taken = BTreeSet::new();
+            let keeps = |pod: &Arc<Pod>| self.index(pod).is_some_and(|index| taken.insert(index));
+            let (mut kept, dropped): (Vec<_>, Vec<_>) = ranked.into_iter().rev().partition(keeps);
+            kept.reverse();
+            (ranked, doomed) = (kept, dropped);
+        }
+        let more = surplus.saturating_sub(doomed.len());
+        doomed.extend(ranked.into_iter().take(more));
+        if !self.is_suspended() {
+            doomed.truncate(BURST);
+        }
+        doomed
+    }
+
+    /// So many pods as may be made now.
+    fn new_pods(&mut self, active: &[Arc<Pod>], missing: usize) -> Vec<NewPod> {
+        if self.lost.is_some() {
+            return self.new_pods_by_index(active, missing);
+        }
+        if let Some(wait) = self.plan.failures.left(self.now) {
+            self.come_back(wait);
             return Vec::new();
         }
-        let mut seen = self.done.clone();
-        let fits = |index: i32| Some(index) < self.spec.completions;
-        active
-            .iter()
-            .filter(|pod| !index(pod).is_some_and(|index| fits(index) && seen.insert(index)))
-            .cloned()
-            .collect()
-    }
-
-    fn free_indexes(&self, active: &[Arc<Pod>]) -> impl Iterator<Item = i32> {
-        let mut taken = self.done.clone();
-        taken.extend(active.iter().filter_map(|pod| index(pod)));
-        if self.spec.pod_replacement_policy.as_deref() == Some("Failed") {
-            taken.extend(self.pods.iter().filter(|pod| is_leaving(pod)).filter_map(|pod| index(pod)));
+        match is_indexed(&self.spec) {
+            true => {
+                let indexes = self.free_indexes(active, missing).into_iter();
+                indexes.map(|index| NewPod { index: Some(index), before: None }).collect()
+            }
+            false => vec![NewPod::default(); missing],
         }
-        (0..self.spec.completions.unwrap_or(0)).filter(move |index| !taken.contains(index))
     }
 
-    /// How long to wait since the last failure: ten seconds, twice as long for each more, six minutes at most.
-    fn backoff(&self, last_failure: Option<Timestamp>) -> Option<Duration> {
-        let failures = u32::try_from(self.failed()).ok().filter(|failures| *failures > 0)?;
-        let wait = BACKOFF.checked_mul(1 << (failures - 1).min(10)).unwrap_or(LONGEST_BACKOFF).min(LONGEST_BACKOFF);
-        let passed = Duration::try_from(self.now.duration_since(last_failure?)).unwrap_or_default();
-        wait.checked_sub(passed).filter(|left| !left.is_zero())
+    /// Where each index has a limit, each also waits for itself.
+    fn new_pods_by_index(&mut self, active: &[Arc<Pod>], missing: usize) -> Vec<NewPod> {
+        let mut now = Vec::new();
+        for index in self.free_indexes(active, missing) {
+            let last = self.awaiting.get(&index).cloned();
+            let wait = last.as_ref().and_then(|pod| {
+                let failures = u32::try_from(Before::of(pod).total()).unwrap_or(0).saturating_add(1);
+                backoff::left(failures, backoff::ended_at(pod), self.now)
+            });
+            match wait {
+                Some(wait) => self.come_back(wait),
+                None => now.push(NewPod { index: Some(index), before: Some(self.before_next(last.as_deref())) }),
+            }
+        }
+        now
     }
 
-    /// Counts of the living, and the final condition once all pods have come to rest and are counted.
-    fn finish(&mut self, left: usize, active: &[Arc<Pod>]) {
+    /// The failures that the replacement of a pod starts with.
+    fn before_next(&self, replaced: Option<&Pod>) -> Before {
+        let Some(pod) = replaced else { return Before::default() };
+        let before = Before::of(pod);
+        match self.counts(pod) {
+            true => Before { counted: before.counted.saturating_add(1), ..before },
+            false => Before { ignored: before.ignored.saturating_add(1), ..before },
+        }
+    }
+
+    /// The first indexes that need a pod.
+    fn free_indexes(&self, active: &[Arc<Pod>], most: usize) -> Vec<i32> {
+        let mut taken = self.done.union(&active.iter().filter_map(|pod| index(pod)).collect());
+        if self.replaces_only_failed() {
+            taken = taken.union(&self.leaving().filter_map(|pod| index(pod)).collect());
+        }
+        if let Some(lost) = &self.lost {
+            taken = taken.union(lost);
+        }
+        taken.missing(self.spec.completions.unwrap_or(0)).take(most).collect()
+    }
+
+    /// Notes pods that have ended in the status, and lets them go.
+    fn count_the_ended(&mut self, ending: Option<&Ending>) {
+        let fails = ending.is_some_and(|ending| ending.kind == FAILURE);
+        let (succeeded, failed) = self.uncounted();
+        let (mut succeeded, mut failed) = (succeeded.to_vec(), failed.to_vec());
+        let (mut finalize, mut indexes) = (Vec::new(), 0);
+        for pod in self.pods.iter().filter(|pod| has_finalizer(pod) && self.may_go(pod, ending.is_some())) {
+            if succeeded.len() + failed.len() + indexes >= UNCOUNTED {
+                break;
+            }
+            finalize.push(pod.clone());
+            let uid = uid(pod).to_owned();
+            if failed.contains(&uid) {
+                continue;
+            }
+            if pods::phase(pod) == "Succeeded" {
+                match is_indexed(&self.spec) {
+                    true => indexes += usize::from(self.index(pod).is_some_and(|index| !self.known.contains(index))),
+                    false if !succeeded.contains(&uid) => succeeded.push(uid),
+                    false => {}
+                }
+            } else if (fails || self.is_failed(pod)) && self.is_valid(pod) && self.counts(pod) {
+                failed.push(uid);
+            }
+        }
+        let list = |list: Vec<String>| Some(list).filter(|list| !list.is_empty());
+        let status = &mut self.plan.status;
+        self.plan.finalize = finalize;
+        status.uncounted_terminated_pods =
+            Some(UncountedTerminatedPods { succeeded: list(succeeded), failed: list(failed) });
+        if is_indexed(&self.spec) {
+            status.completed_indexes = Some(self.done.to_string()).filter(|text| !text.is_empty());
+            status.succeeded = Some(self.done.len()).filter(|count| *count > 0);
+            status.failed_indexes = self.lost.as_ref().map(Indexes::to_string);
+        }
+    }
+
+    /// Whether a pod may lose its finalizer: at its end, or with the Job's. A failed one stays while its replacement has yet
+    /// to learn from it how often the index has failed.
+    fn may_go(&self, pod: &Pod, ending: bool) -> bool {
+        let awaits =
+            || index(pod).and_then(|index| self.awaiting.get(&index)).is_some_and(|last| uid(last) == uid(pod));
+        ending
+            || self.job.metadata.deletion_timestamp.is_some()
+            || pods::phase(pod) == "Succeeded"
+            || (self.is_failed(pod) && !awaits())
+    }
+
+    fn count_the_living(&mut self, left: usize, active: &[Arc<Pod>]) {
         let deleted = |pod: &Arc<Pod>| self.plan.delete.iter().any(|other| Arc::ptr_eq(other, pod));
         let ready = active.iter().filter(|pod| pods::is_ready(pod) && !deleted(pod)).count();
-        let leaving = self.pods.iter().filter(|pod| is_leaving(pod)).count() + self.plan.delete.len();
-        let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-        self.plan.status.active = Some(count(left)).filter(|count| *count > 0);
-        self.plan.status.ready = Some(count(ready));
-        self.plan.status.terminating = Some(count(leaving));
-        let counted = self.plan.finalize.is_empty() && self.uncounted(true) + self.uncounted(false) == 0;
-        if !counted || left > 0 || leaving > 0 {
+        let leaving = self.leaving().count() + self.plan.delete.len();
+        let status = &mut self.plan.status;
+        status.active = Some(count(left)).filter(|count| *count > 0);
+        status.ready = Some(count(ready));
+        status.terminating = Some(count(leaving));
+    }
+
+    /// Announces the end, and makes it final once all pods have come to rest and are counted.
+    fn end(&mut self, ending: Ending) {
+        let Ending { kind, reason, message } = ending;
+        if Ending::announced(&self.plan.status, kind).is_none() {
+            self.condition(kind, "True", &reason, &message);
+        }
+        let (succeeded, failed) = self.uncounted();
+        let counted = self.plan.finalize.is_empty() && succeeded.is_empty() && failed.is_empty();
+        if !counted || self.plan.status.terminating != Some(0) {
             return;
         }
-        let source = ["FailureTarget", "SuccessCriteriaMet"].into_iter().find(|kind| has(&self.plan.status, kind));
-        let Some(source) = source else { return };
-        let conditions = self.plan.status.conditions.iter().flatten();
-        let found = conditions.into_iter().find(|condition| condition.type_ == source).cloned();
-        let found = found.unwrap_or_default();
-        let (reason, message) = (found.reason.unwrap_or_default(), found.message.unwrap_or_default());
-        if source == "FailureTarget" {
-            self.condition("Failed", &reason, &message);
+        if kind == FAILURE {
+            self.condition("Failed", "True", &reason, &message);
             self.plan.events.push((true, reason, message));
-        } else {
-            self.condition("Complete", &reason, &message);
-            self.plan.status.completion_time = self.time();
-            self.plan.events.push((false, "Completed".into(), "Job completed".into()));
+            return;
         }
+        self.condition("Complete", "True", &reason, &message);
+        self.plan.status.completion_time = seconds(self.now);
+        if self.spec.completions.is_some_and(|wanted| self.succeeded > wanted) {
+            let message = "Too many succeeded pods running after completion count reached";
+            self.plan.events.push((true, "TooManySucceededPods".into(), message.into()));
+        }
+        self.plan.events.push((false, "Completed".into(), "Job completed".into()));
     }
 }
 
-/// Being deleted, and not at its end yet.
-fn is_leaving(pod: &Pod) -> bool {
-    pods::is_terminating(pod) && !pods::is_terminal(pod)
+/// How often each index may fail, where that is limited.
+fn per_index(spec: &JobSpec) -> Option<i32> {
+    spec.backoff_limit_per_index.filter(|_| is_indexed(spec))
 }
 
-fn ended_at(pod: &Pod) -> Option<Timestamp> {
-    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let ends = statuses.filter_map(|status| status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
-    let deleted = pod.metadata.deletion_timestamp.as_ref();
-    ends.map(|time| time.0).max().or_else(|| deleted.map(|time| time.0))
-}
-
-/// Reads `0-2,5`.
-fn parse_indexes(text: &str) -> BTreeSet<i32> {
-    let mut indexes = BTreeSet::new();
-    for part in text.split(',') {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        if let (Ok(from), Ok(to)) = (from.parse::<i32>(), to.parse::<i32>()) {
-            indexes.extend(from..=to);
-        }
-    }
-    indexes
-}
-
-/// Writes `0-2,5`; two neighbours are written apart.
-fn format_indexes(indexes: &BTreeSet<i32>) -> String {
-    let mut runs: Vec<(i32, i32)> = Vec::new();
-    for index in indexes {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *index => *last = *index,
-            _ => runs.push((*index, *index)),
-        }
-    }
-    let text = |(from, to): &(i32, i32)| match to - from {
-        0 => from.to_string(),
-        1 => format!("{from},{to}"),
-        _ => format!("{from}-{to}"),
-    };
-    runs.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, json};
-
-    fn now() -> Timestamp {
-        Timestamp::from_second(10_000).unwrap()
-    }
-
-    fn job(extra: Value, status: Value) -> Job {
-        let mut spec =
-            json!({"parallelism": 1, "completions": 1, "backoffLimit": 6, "template": {"spec": {"containers": []}}});
-        for (key, value) in extra.as_object().unwrap() {
-            spec[key] = value.clone();
-        }
-        serde_json::from_value(json!({"metadata": {"name": "j", "uid": "j"}, "spec": spec, "status": status})).unwrap()
-    }
-
-    fn pod(name: &str, phase: &str, finalizer: bool, index: Option<i32>) -> Arc<Pod> {
-        let finalizers: Vec<_> = finalizer.then_some(FINALIZER).into_iter().collect();
-        let mut pod =
-            json!({"metadata": {"name": name, "uid": name, "finalizers": finalizers}, "status": {"phase": phase}});
-        if let Some(index) = index {
-            pod["metadata"]["annotations"] = json!({INDEX: index.to_string()});
-        }
-        Arc::new(serde_json::from_value(pod).unwrap())
-    }
-
-    fn after(job: &Job, plan: &Plan) -> Job {
-        Job { status: Some(plan.status.clone()), ..job.clone() }
-    }
-
-    fn kinds(plan: &Plan) -> Vec<&str> {
-        plan.status.conditions.iter().flatten().map(|condition| condition.type_.as_str()).collect()
-    }
-
-    #[test]
-    fn a_pod_is_counted_exactly_once() {
-        let fresh = job(json!({"completions": 2}), json!({}));
-        let first = plan(&fresh, &[], true, now());
-        assert_eq!(first.create, [None]);
-        let noted = plan(&after(&fresh, &first), &[pod("p", "Succeeded", true, None)], true, now());
-        assert_eq!((noted.finalize.len(), noted.status.succeeded), (1, None));
-        let again = plan(&after(&fresh, &noted), &[pod("p", "Succeeded", true, None)], true, now());
-        assert_eq!(again.status.uncounted_terminated_pods, noted.status.uncounted_terminated_pods);
-        let counted = plan(&after(&fresh, &noted), &[pod("p", "Succeeded", false, None)], true, now());
-        assert_eq!((counted.status.succeeded, counted.finalize.len()), (Some(1), 0));
-        let same = plan(&after(&fresh, &counted), &[pod("p", "Succeeded", false, None)], true, now());
-        assert_eq!(same.status.succeeded, Some(1));
-    }
-
-    #[test]
-    fn a_job_completes_when_its_last_pod_is_counted() {
-        let job = job(json!({}), json!({"startTime": "1970-01-01T00:00:00Z"}));
-        let noted = plan(&job, &[pod("p", "Succeeded", true, None)], true, now());
-        assert_eq!(kinds(&noted), ["SuccessCriteriaMet"]);
-        let done = plan(&after(&job, &noted), &[pod("p", "Succeeded", false, None)], true, now());
-        assert_eq!(kinds(&done), ["SuccessCriteriaMet", "Complete"]);
-        assert_eq!(done.events, [(false, "Completed".into(), "Job completed".into())]);
-        assert!(done.status.completion_time.is_some());
-    }
-
-    #[test]
-    fn beyond_the_backoff_limit_a_job_fails_and_its_pods_go() {
-        let job = job(json!({"backoffLimit": 0, "parallelism": 2, "completions": 2}), json!({}));
-        let pods = [pod("p", "Failed", true, None), pod("q", "Running", true, None)];
-        let noted = plan(&job, &pods, true, now());
-        assert_eq!(kinds(&noted), ["FailureTarget"]);
-        assert_eq!(noted.delete.len(), 1);
-        let done = plan(&after(&job, &noted), &[pod("p", "Failed", false, None)], true, now());
-        assert_eq!(kinds(&done), ["FailureTarget", "Failed"]);
-        assert_eq!(done.events[0].1, "BackoffLimitExceeded");
-    }
-
-    #[test]
-    fn a_failed_pod_is_replaced_after_a_pause() {
-        let job = job(json!({}), json!({}));
-        let mut failed = Pod::clone(&pod("p", "Failed", true, None));
-        failed.status.as_mut().unwrap().container_statuses = serde_json::from_value(json!([{"name": "c", "image": "",
-            "imageID": "", "ready": false, "restartCount": 0,
-            "state": {"terminated": {"exitCode": 1, "finishedAt": "1970-01-01T02:46:36Z"}}}]))
-        .unwrap();
-        let waiting = plan(&job, &[Arc::new(failed.clone())], true, now());
-        assert!(waiting.create.is_empty());
-        assert_eq!(waiting.again, Some(Duration::from_secs(6)));
-        assert_eq!(plan(&job, &[Arc::new(failed)], true, now() + Duration::from_secs(7)).create.len(), 1);
-    }
-
-    #[test]
-    fn indexes_are_completed_one_by_one() {
-        let job = job(
-            json!({"completions": 4, "parallelism": 3, "completionMode": "Indexed"}),
-            json!({"completedIndexes": "1"}),
-        );
-        let step = plan(&job, &[pod("p", "Running", true, Some(0))], true, now());
-        assert_eq!(step.create, [Some(2), Some(3)]);
-        let pods = [
-            pod("p", "Succeeded", true, Some(0)),
-            pod("q", "Running", true, Some(2)),
-            pod("r", "Running", true, Some(2)),
-        ];
-        let step = plan(&job, &pods, true, now());
-        assert_eq!(step.status.completed_indexes.as_deref(), Some("0,1"));
-        assert_eq!(step.delete.len(), 1, "of two pods with one index one goes");
-        assert_eq!(format_indexes(&parse_indexes("0-3,5,7,8")), "0-3,5,7,8");
-    }
-
-    #[test]
-    fn a_suspended_job_has_no_pods_and_says_so() {
-        let job = job(json!({"suspend": true}), json!({"startTime": "1970-01-01T00:00:00Z"}));
-        let step = plan(&job, &[pod("p", "Running", true, None)], true, now());
-        assert_eq!((step.delete.len(), step.uncounted_deletion), (1, true));
-        assert_eq!(kinds(&step), ["Suspended"]);
-        assert_eq!(step.status.start_time, None);
-        let mut resumed = after(&job, &step);
-        resumed.spec.as_mut().unwrap().suspend = Some(false);
-        let step = plan(&resumed, &[], true, now());
-        assert_eq!(step.create.len(), 1);
-        assert_eq!(step.events[0].1, "Resumed");
-    }
-
-    #[test]
-    fn a_job_over_its_deadline_fails() {
-        let job = job(json!({"activeDeadlineSeconds": 60}), json!({"startTime": "1970-01-01T02:46:00Z"}));
-        assert_eq!(plan(&job, &[], true, now()).again, Some(Duration::from_secs(20)));
-        let late = plan(&job, &[pod("p", "Running", true, None)], true, now() + Duration::from_secs(20));
-        assert_eq!(kinds(&late), ["FailureTarget"]);
-    }
-
-    #[test]
-    fn the_failure_policy_ignores_or_fails() {
-        let policy = |action: &str| {
-            let rule = json!({"action": action, "onExitCodes": {"operator": "In", "values": [42]}});
-            job(json!({"podFailurePolicy": {"rules": [rule]}}), json!({}))
-        };
-        let mut failed = Pod::clone(&pod("p", "Failed", true, None));
-        failed.status.as_mut().unwrap().container_statuses = serde_json::from_value(json!([{"name": "c", "image": "",
-            "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": 42}}}]))
-        .unwrap();
-        let pods = [Arc::new(failed)];
-        let ignored = plan(&policy("Ignore"), &pods, true, now());
-        assert_eq!(ignored.status.uncounted_terminated_pods, Some(UncountedTerminatedPods::default()));
-        assert_eq!(ignored.finalize.len(), 1);
-        assert_eq!(kinds(&plan(&policy("FailJob"), &pods, true, now())), ["FailureTarget"]);
-    }
+fn seconds(now: Timestamp) -> Option<Time> {
+    Timestamp::from_second(now.as_second()).ok().map(Time)
 }

@@ -132,8 +132,8 @@ struct Shell {
 
 impl Shell {
     async fn reconcile(&self, key: Key) -> Outcome {
-        if !self.expect.seen(&key, &self.slices) {
-            return Ok(None);
+        if let Some(wait) = self.expect.unseen(&key, &self.slices) {
+            return Ok(Some(wait));
         }
         let mut existing = self.slices.by_index("service", &key.to_string());
         existing.retain(|slice| is_managed(slice, CONTROLLER) && slice.metadata.deletion_timestamp.is_none());

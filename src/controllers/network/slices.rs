@@ -251,8 +251,8 @@ impl Shell {
             return Ok(None);
         };
         let Some(selector) = selector(&service) else { return Ok(None) };
-        if !self.expect.seen(&key, &self.slices) {
-            return Ok(None);
+        if let Some(wait) = self.expect.unseen(&key, &self.slices) {
+            return Ok(Some(wait));
         }
         let mut pods = self.pods.in_namespace(&key.namespace);
         pods.retain(|pod| pods::selects(&selector, &pod.metadata));

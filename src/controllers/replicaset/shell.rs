@@ -4,6 +4,7 @@ use super::plan::{self, Command, Condition, Set, Status};
 use crate::common::claim;
 use crate::common::expect::Expectations;
 use crate::common::pods::{self, PodControl, names, slow_start};
+use crate::common::wake;
 use crate::context::{Context, Fault, Outcome};
 use api::selector::LabelSelector;
 use client::informer::Object;
@@ -155,7 +156,7 @@ async fn drive<K: Kind>(context: Context) {
     let queue = Queue::<Key>::default();
     let wake = queue.clone();
     sets.on_change(move |change| wake.add(Key::of(change.object().meta())));
-    wake_by_pods(&queue, &sets, &pods);
+    wake::by_dependents(&queue, &sets, &pods, |set: &K| Ok(set.set()?.selector));
     sets.synced().await;
     pods.synced().await;
     context.resync_keys(&sets, &queue);
@@ -168,28 +169,6 @@ async fn drive<K: Kind>(context: Context) {
         expect: Arc::default(),
     };
     context.serve(&queue, context.options.workers(K::WORKERS), |key| shell.reconcile(key)).await;
-}
-
-/// A pod wakes its controller; an orphan wakes all sets that may adopt it.
-fn wake_by_pods<K: Kind>(queue: &Queue<Key>, sets: &Informer<K>, pods: &Informer<Pod>) {
-    let (queue, sets) = (queue.clone(), sets.clone());
-    pods.on_change(move |change| {
-        for pod in change.both() {
-            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-            match owner::controller_of(&pod.metadata) {
-                Some(owner) if owner.kind == K::kind(&()) => queue.add(Key::new(namespace, owner.name.clone())),
-                Some(_) => {}
-                None if pods::is_terminating(pod) => {}
-                None => {
-                    let adopters = sets.in_namespace(&namespace).into_iter().filter(|set| {
-                        set.set()
-                            .is_ok_and(|set| !set.selector.is_empty() && pods::selects(&set.selector, &pod.metadata))
-                    });
-                    adopters.for_each(|set| queue.add(Key::of(set.meta())));
-                }
-            }
-        }
-    });
 }
 
 struct Shell<K> {
@@ -207,12 +186,12 @@ impl<K: Kind> Shell<K> {
             return Ok(None);
         };
         let set = object.set()?;
-        let settled = self.expect.seen(&key, &self.pods);
+        let unsettled = self.expect.unseen(&key, &self.pods);
         let claim = claim::sort(self.pods.in_namespace(&key.namespace), &set.meta, &set.selector);
         let mine = claim::carry_out(&self.context, claim, object.as_ref(), &[]).await?;
         let now = Timestamp::now();
         let mut faults = Vec::new();
-        if settled && set.meta.deletion_timestamp.is_none() {
+        if unsettled.is_none() && set.meta.deletion_timestamp.is_none() {
             let active: Vec<_> = mine.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
             let related = self.related(&object, &mine);
             faults = match plan::scale(&set, &active, &related, now) {
@@ -225,7 +204,7 @@ impl<K: Kind> Shell<K> {
         let status = plan::status(&set, &mine, failure.as_deref(), now);
         self.write_status(&object, &set, status).await?;
         Fault::all(faults)?;
-        Ok(plan::next_available(&set, &mine, now))
+        Ok(plan::next_available(&set, &mine, now).into_iter().chain(unsettled).min())
     }
 
     async fn create(&self, key: &Key, set: &Set, object: &K, count: usize) -> Vec<Fault> {
