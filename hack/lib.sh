@@ -19,7 +19,7 @@ have() {
 need_packages() {
   local missing=() pair
   for pair in etcd:etcd-server etcdctl:etcd-client containerd:containerd runc:runc nft:nftables ip:iproute2 \
-    protoc:protobuf-compiler conntrack:conntrack cc:gcc; do
+    protoc:protobuf-compiler cc:gcc; do
     have "${pair%%:*}" || missing+=("${pair##*:}")
   done
   [ -x /usr/lib/cni/bridge ] || missing+=(containernetworking-plugins)

@@ -79,16 +79,34 @@ impl Default for Limits {
 /// # Errors
 /// When the address is taken or not ours.
 pub fn listen(address: SocketAddr, reuse: bool) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
+    let socket = socket(address)?;
     if reuse {
         socket.set_reuseport(true)?;
     }
     socket.bind(address)?;
     socket.listen(4096)
+}
+
+/// Listens at an address, and for its family alone: IPv6's `::` leaves the port to others for IPv4.
+///
+/// # Errors
+/// When the address is taken or not ours.
+pub fn listen_in_family(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = socket(address)?;
+    if address.is_ipv6() {
+        socket2::SockRef::from(&socket).set_only_v6(true)?;
+    }
+    socket.bind(address)?;
+    socket.listen(4096)
+}
+
+fn socket(address: SocketAddr) -> std::io::Result<tokio::net::TcpSocket> {
+    let socket = match address {
+        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    Ok(socket)
 }
 
 /// Serves until the shutdown, then takes no new connections, tells the old ones to end after what they are at, and

@@ -1,13 +1,9 @@
-//! The kernel's side: nft runs transactions, conntrack forgets flows that lead to endpoints which are gone.
+//! The kernel's side: nft runs transactions.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::process::Stdio;
 
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
-
-use crate::model::{Family, Place, Port};
 
 /// Why the kernel did not take rules.
 #[derive(Debug, thiserror::Error)]
@@ -43,117 +39,69 @@ pub async fn run(script: &str) -> Result<(), Error> {
     Err(Error::Refused(text.lines().next().unwrap_or("it said nothing").to_string()))
 }
 
-/// A flow that conntrack may hold: where it was sent, and where it went instead.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Flow {
-    /// Address that the client used.
-    pub to: Option<IpAddr>,
-    /// Port that the client used.
-    pub port: u16,
-    /// Endpoint it was led to; none for flows that were led nowhere.
-    pub endpoint: Option<IpAddr>,
-}
-
-/// UDP flows that may be wrong after a change: conntrack keeps each on the endpoint that it first had, or on none. TCP
-/// flows end by themselves.
-pub fn stale_flows(old: &[Port], new: &[Port], place: &Place) -> BTreeSet<Flow> {
-    let udp = |ports: &[Port]| -> Vec<(Port, BTreeSet<IpAddr>)> {
-        let ports = ports.iter().filter(|p| p.protocol == "udp");
-        ports.map(|p| (p.clone(), p.choose(place).cluster.iter().map(|e| e.ip).collect())).collect()
-    };
-    let (old, new) = (udp(old), udp(new));
-    let mut flows = BTreeSet::new();
-    for (port, before) in &old {
-        let same = |(p, _): &&(Port, BTreeSet<IpAddr>)| p.full_name() == port.full_name();
-        let now = new.iter().find(same).map(|(_, e)| e.clone()).unwrap_or_default();
-        for gone in before.difference(&now) {
-            flows.extend(entries(port).map(|(to, number)| Flow { to, port: number, endpoint: Some(*gone) }));
-        }
-        if before.is_empty() && !now.is_empty() {
-            flows.extend(entries(port).map(|(to, number)| Flow { to, port: number, endpoint: None }));
-        }
-    }
-    let known = |p: &Port| old.iter().any(|(o, _)| o.full_name() == p.full_name());
-    for (port, _) in new.iter().filter(|(p, now)| !known(p) && !now.is_empty()) {
-        flows.extend(entries(port).map(|(to, number)| Flow { to, port: number, endpoint: None }));
-    }
-    flows
-}
-
-/// Addresses and ports that lead to a service.
-fn entries(port: &Port) -> impl Iterator<Item = (Option<IpAddr>, u16)> + '_ {
-    let ips = port.cluster_ips.iter().chain(&port.external_ips).chain(&port.balancer_ips);
-    let node = (port.node_port != 0).then_some((None, port.node_port));
-    ips.map(|ip| (Some(*ip), port.port)).chain(node)
-}
-
-/// Makes conntrack forget a flow. It is no error that there is none.
-pub async fn forget(flow: &Flow, family: Family) {
-    let mut command = Command::new("conntrack");
-    command.args(["-D", "-p", "udp", "-f", if family == Family::V4 { "ipv4" } else { "ipv6" }]);
-    if let Some(to) = flow.to {
-        command.args(["--orig-dst", &to.to_string()]);
-    }
-    command.args(["--orig-port-dst", &flow.port.to_string()]);
-    if let Some(endpoint) = flow.endpoint {
-        command.args(["--dst-nat", &endpoint.to_string()]);
-    }
-    let output = command.stdin(Stdio::null()).output().await;
-    match output {
-        Ok(output) if output.status.success() => tracing::debug!(?flow, "forgot a flow"),
-        // It exits with 1 when nothing matched.
-        Ok(_) => {}
-        Err(error) => {
-            tracing::warn!(%error, "conntrack can't be run, so UDP flows may stay with endpoints that are gone")
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
-    use crate::model::Endpoint;
+    use crate::model::{Family, Port};
+    use crate::rules::{self, Local, Options};
+    use crate::ruleset;
+    use nix::sched::{CloneFlags, unshare};
+    use std::collections::BTreeMap;
 
-    fn port(protocol: &'static str, ips: &[&str]) -> Port {
-        let endpoint = |ip: &&str| Endpoint {
-            ip: ip.parse().unwrap(),
-            port: 53,
-            ready: true,
-            serving: true,
-            terminating: false,
-            local: false,
-            for_zones: vec![],
-            for_nodes: vec![],
+    /// Runs the steps in a network namespace of their own, whose loopback is up.
+    pub(crate) fn alone(steps: impl FnOnce() + Send + 'static) {
+        let run = move || match unshare(CloneFlags::CLONE_NEWNET) {
+            Ok(()) => {
+                assert!(std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+                steps();
+            }
+            Err(error) => println!("skipped: no network namespace of its own: {error}"),
         };
-        Port {
-            namespace: "n".into(),
-            service: "dns".into(),
-            name: "dns".into(),
-            protocol,
-            cluster_ips: vec!["10.96.0.10".parse().unwrap()],
-            port: 53,
-            node_port: 0,
-            external_ips: vec![],
-            balancer_ips: vec![],
-            source_ranges: vec![],
-            affinity: 0,
-            internal_local: false,
-            external_local: false,
-            health_port: 0,
-            endpoints: ips.iter().map(endpoint).collect(),
-        }
+        std::thread::spawn(run).join().unwrap();
     }
 
     #[test]
-    fn udp_flows_move_when_their_endpoint_goes_and_when_the_first_one_comes() {
-        let place = Place::default();
-        let flows = |old: &[Port], new: &[Port]| stale_flows(old, new, &place).into_iter().collect::<Vec<_>>();
-        let gone = flows(&[port("udp", &["10.0.0.1", "10.0.0.2"])], &[port("udp", &["10.0.0.2"])]);
-        assert_eq!(gone.len(), 1);
-        assert_eq!(gone[0].endpoint, "10.0.0.1".parse().ok());
-        let came = flows(&[port("udp", &[])], &[port("udp", &["10.0.0.2"])]);
-        assert_eq!((came.len(), came[0].endpoint), (1, None));
-        assert!(flows(&[port("tcp", &["10.0.0.1"])], &[port("tcp", &[])]).is_empty());
-        assert!(flows(&[port("udp", &["10.0.0.1"])], &[port("udp", &["10.0.0.1", "10.0.0.2"])]).is_empty());
+    fn the_kernel_takes_the_rules_of_every_setting() {
+        alone(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let port = |ip: &str, endpoint: &str| {
+                let mut endpoints = Port::test("tcp").endpoints;
+                endpoints[0].ip = endpoint.parse().unwrap();
+                let cluster_ips = vec![ip.parse().unwrap()];
+                Port {
+                    cluster_ips,
+                    node_port: 30_080,
+                    affinity: 60,
+                    external_local: true,
+                    endpoints,
+                    ..Port::test("tcp")
+                }
+            };
+            for local in [
+                Local::Networks(vec!["10.244.0.0/16".parse().unwrap(), "fd00:1::/64".parse().unwrap()]),
+                Local::Networks(vec![]),
+                Local::Interface("cni0".into()),
+                Local::Interface("veth*".into()),
+            ] {
+                for here in [None, Some(vec!["192.0.2.2".parse().unwrap()])] {
+                    let options = Options {
+                        place: Default::default(),
+                        local: local.clone(),
+                        masquerade_all: false,
+                        masquerade_bit: 31,
+                        node_ips: vec![],
+                        node_port_ips: here.map(|ips| (Family::V4, ips)).into_iter().collect::<BTreeMap<_, _>>(),
+                        service_cidrs: vec!["10.96.0.0/16".parse().unwrap(), "fd00:2::/112".parse().unwrap()],
+                    };
+                    for (family, ip) in [(Family::V4, "10.96.0.7"), (Family::V6, "fd00:2::7")] {
+                        let endpoint = if family == Family::V4 { "10.244.0.5" } else { "fd00:1::5" };
+                        let rules = rules::compute(family, &[port(ip, endpoint)], &options);
+                        let script = ruleset::transaction(rules::table(family), None, &rules).unwrap();
+                        runtime.block_on(run(&script)).unwrap();
+                    }
+                }
+            }
+            assert!(matches!(runtime.block_on(run("nonsense\n")), Err(Error::Refused(_))));
+        });
     }
 }

@@ -1,16 +1,20 @@
 //! kube-proxy: keeps the kernel's rules in step with services and their endpoints.
 //!
 //! ```text
-//!   informers: Services, EndpointSlices, this Node ──wake──► syncer: model ─► rules (pure) ─► difference ─► nft, once
-//!                                                                                └─► conntrack forgets stale UDP flows
-//!   health: /healthz, /livez; one small server per service with a health-check node port
+//!   informers: Services, EndpointSlices, ServiceCIDRs, this Node
+//!       └──wake──► syncer: model ─► rules (pure) ─► difference ─► nft, once
+//!                                └─► flows: UDP flows that lead to endpoints which are gone are forgotten
+//!   health: /healthz, /livez; small servers for services with a health-check node port
 //! ```
 //!
 //! Contract: the rules are a pure function of what the informers hold; one transaction brings the kernel there, or nothing
 //! changes; what did not change is not touched. The proxy runs on after the API server is gone, with what it knew last.
 
 pub mod config;
+pub mod flags;
+pub mod flows;
 pub mod health;
+pub mod host;
 pub mod kernel;
 pub mod model;
 pub mod rules;
@@ -20,18 +24,25 @@ pub mod sync;
 use base::component::{self, Threads};
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use base::health::{Checks, Endpoints};
-use base::server::{self, Limits};
+use base::flags::Flags;
+use base::health::{Checks, Endpoints, Extra};
+use base::server::{self, Handler, Limits};
 use base::shutdown::Shutdown;
+use client::events::{EventKind, Record, Recorder};
 use client::{Connection, Informers, Selection};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 
-use config::Config;
-use model::Family;
+use flags::Settings;
+
+/// Time before a port that is taken is asked for again.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Why the proxy ended.
 #[derive(Debug, thiserror::Error)]
@@ -44,55 +55,116 @@ enum Error {
     Listen(SocketAddr, std::io::Error),
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Host(#[from] host::Error),
+    #[error(transparent)]
+    Range(#[from] sync::NoRange),
+    #[error("writing {0:?}: {1}")]
+    Write(PathBuf, String),
     #[error("invalid master URL: {0}")]
     Master(String),
 }
 
 /// Runs kube-proxy with these arguments, the first of which is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    component::main(config::command(), args, Threads::One, |flags, shutdown| async move {
-        Ok(run(&flags, &shutdown).await?)
-    })
+    component::main(
+        flags::command(),
+        args,
+        Threads::One,
+        |flags, shutdown| async move { Ok(run(&flags, &shutdown).await?) },
+    )
 }
 
-async fn run(flags: &base::flags::Flags, shutdown: &Shutdown) -> Result<(), Error> {
+async fn run(flags: &Flags, shutdown: &Shutdown) -> Result<(), Error> {
+    let settings = Settings::from_flags(flags)?;
+    if let Some(path) = flags.path("write-config-to") {
+        return write_config(&settings, path);
+    }
     if flags.switch("cleanup") {
         return cleanup().await;
     }
-    let config = Config::from_flags(flags)?;
-    let connection = connect(&config).await?;
-    let informers = Informers::new(&connection);
-    let services = informers.of::<Service>();
-    // Headless services direct no traffic.
-    let slices = informers.select::<EndpointSlice>(&Selection::labels("!service.kubernetes.io/headless"));
-    let nodes = informers.select::<Node>(&Selection::named(&config.node));
-    let syncer = sync::Syncer::new(config.clone(), services, slices, nodes);
-    serve(&config, flags, &syncer, shutdown)?;
-    syncer.run(shutdown).await;
+    warn(&settings);
+    host::track_connections(&settings.conntrack, Path::new("/"))?;
+    if flags.switch("init-only") {
+        tracing::info!("System initialized and --init-only specified");
+        return Ok(());
+    }
+    let connection = connect(&settings).await?;
+    host::adjust_oom_score(settings.oom_score_adj);
+    tell_start(&connection, &settings.node);
+    let syncer = sync::Syncer::new(settings.clone(), sources(&settings, &connection));
+    serve(&settings, flags, &syncer, shutdown)?;
+    syncer.run(shutdown).await?;
     Ok(())
 }
 
-async fn connect(config: &Config) -> Result<Connection, Error> {
-    let connection = Connection::open(config.kubeconfig.as_deref(), "kube-proxy").await?;
-    let Some(master) = &config.master else { return Ok(connection) };
+/// Tells what will not be as somebody may expect.
+fn warn(settings: &Settings) {
+    if !settings.idle.is_empty() {
+        tracing::warn!(fields = ?settings.idle, "given, but without effect in this kube-proxy");
+    }
+    if settings.config.mode == "iptables" {
+        // Both mean the same services and the same endpoints; only the kernel's tables differ.
+        tracing::warn!("proxy mode iptables is served by nftables, without node ports on 127.0.0.1");
+    }
+}
+
+/// The event that upstream's proxy begins with.
+fn tell_start(connection: &Connection, node: &str) {
+    let about = ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("Node".into()),
+        name: Some(node.into()),
+        ..ObjectReference::default()
+    };
+    Recorder::series(connection.client(), "kube-proxy").send(Record {
+        about,
+        related: None,
+        kind: EventKind::Normal,
+        reason: "Starting".into(),
+        action: "StartKubeProxy".into(),
+        message: String::new(),
+        annotations: Vec::new(),
+    });
+}
+
+fn write_config(settings: &Settings, path: PathBuf) -> Result<(), Error> {
+    let text = serde_saphyr::to_string(&settings.config).map_err(|error| error.to_string());
+    let written = text.and_then(|text| std::fs::write(&path, text).map_err(|error| error.to_string()));
+    written.map_err(|error| Error::Write(path.clone(), error))?;
+    tracing::info!(file = %path.display(), "Wrote configuration");
+    Ok(())
+}
+
+fn sources(settings: &Settings, connection: &Connection) -> sync::Sources {
+    let informers = Informers::new(connection);
+    let ours = Selection::labels("!service.kubernetes.io/service-proxy-name");
+    sync::Sources {
+        services: informers.select::<Service>(&ours),
+        // Headless services direct no traffic.
+        slices: informers.select::<EndpointSlice>(&Selection::labels("!service.kubernetes.io/headless")),
+        nodes: informers.select::<Node>(&Selection::named(&settings.node)),
+        ranges: informers.of::<ServiceCIDR>(),
+    }
+}
+
+async fn connect(settings: &Settings) -> Result<Connection, Error> {
+    let connection = Connection::open(settings.kubeconfig.as_deref(), "kube-proxy").await?;
+    let Some(master) = &settings.master else { return Ok(connection) };
     let mut moved = connection.config().clone();
     moved.cluster_url = master.parse().map_err(|e: http::uri::InvalidUri| Error::Master(e.to_string()))?;
     Ok(Connection::from_config(moved, "kube-proxy")?)
 }
 
 /// Serves health and metrics in the background.
-fn serve(
-    config: &Config, flags: &base::flags::Flags, syncer: &Arc<sync::Syncer>, shutdown: &Shutdown,
-) -> Result<(), Error> {
-    if let Some(address) = config.health {
-        let listener = server::listen(address, false).map_err(|e| Error::Listen(address, e))?;
-        let handler = Arc::new(health::Server(syncer.clone()));
-        tokio::spawn(server::serve(listener, None, Limits::default(), handler, shutdown.clone()));
+fn serve(settings: &Settings, flags: &Flags, syncer: &Arc<sync::Syncer>, shutdown: &Shutdown) -> Result<(), Error> {
+    if let Some(address) = settings.health {
+        let handler = Arc::new(health::Server::new(syncer.clone()));
+        serve_at(address, settings.hard_fail, handler, shutdown)?;
     }
-    if let Some(address) = config.metrics {
-        let listener = server::listen(address, false).map_err(|e| Error::Listen(address, e))?;
+    if let Some(address) = settings.metrics {
+        // A structure of texts and numbers always has a form in JSON.
+        let shown = serde_json::to_value(&settings.config).unwrap_or_default();
         let endpoints = Endpoints {
             healthz: Checks::new(),
             livez: Checks::new(),
@@ -100,16 +172,59 @@ fn serve(
             component: "kube-proxy",
             metrics: true,
             flags: flags.all(),
-            configz: Arc::new(parking_lot::RwLock::new(vec![("kubeproxy.config.k8s.io".into(), config.shown.clone())])),
+            configz: Arc::new(parking_lot::RwLock::new(vec![("kubeproxy.config.k8s.io".into(), shown)])),
+            extra: Some(proxy_mode(settings.config.mode.clone())),
             ..Endpoints::default()
         };
-        tokio::spawn(server::serve(listener, None, Limits::default(), Arc::new(endpoints), shutdown.clone()));
+        serve_at(address, settings.hard_fail, Arc::new(endpoints), shutdown)?;
     }
     Ok(())
 }
 
+/// Answers `/proxyMode`.
+fn proxy_mode(mode: String) -> Extra {
+    Arc::new(move |request| {
+        let mode = mode.clone();
+        Box::pin(async move {
+            if request.uri().path() != "/proxyMode" {
+                return Err(request);
+            }
+            let mut response = http::Response::new(http_body_util::Full::new(bytes::Bytes::from(mode)));
+            let headers = response.headers_mut();
+            headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
+            headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
+            Ok(response)
+        })
+    })
+}
+
+/// Serves at an address in the background. One that is taken ends the proxy, or is asked for until it is free: traffic
+/// is of more use than answers about it.
+fn serve_at<H: Handler>(
+    address: SocketAddr, hard_fail: bool, handler: Arc<H>, shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let mut listener = server::listen(address, false).map_err(|error| Error::Listen(address, error));
+    if hard_fail && let Err(error) = listener {
+        return Err(error);
+    }
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move {
+        loop {
+            match listener {
+                Ok(listener) => return server::serve(listener, None, Limits::default(), handler, shutdown).await,
+                Err(error) => tracing::error!(%error, "trying again"),
+            }
+            if base::shutdown::unless(&shutdown, tokio::time::sleep(RETRY)).await.is_none() {
+                return;
+            }
+            listener = server::listen(address, false).map_err(|error| Error::Listen(address, error));
+        }
+    });
+    Ok(())
+}
+
 async fn cleanup() -> Result<(), Error> {
-    for family in [Family::V4, Family::V6] {
+    for family in sync::FAMILIES {
         let table = rules::table(family);
         kernel::run(&format!("add table {table}\ndelete table {table}\n")).await?;
     }

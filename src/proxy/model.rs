@@ -22,6 +22,16 @@ impl Family {
         if ip.is_ipv4() { Family::V4 } else { Family::V6 }
     }
 
+    /// nft's word for it.
+    pub fn word(self) -> &'static str {
+        if self == Family::V4 { "ip" } else { "ip6" }
+    }
+
+    /// The API's name of it.
+    pub fn name(self) -> &'static str {
+        if self == Family::V4 { "IPv4" } else { "IPv6" }
+    }
+
     /// Addresses of this family among texts that should be addresses.
     fn pick<'a>(self, texts: impl IntoIterator<Item = &'a String>) -> Vec<IpAddr> {
         let addresses = texts.into_iter().filter_map(|t| t.parse().ok());
@@ -159,12 +169,6 @@ fn protocol(name: Option<&str>) -> &'static str {
     }
 }
 
-/// Services that some other proxy handles, by label.
-fn is_ours(service: &Service) -> bool {
-    let labels = service.metadata.labels.as_ref();
-    !labels.is_some_and(|l| l.contains_key("service.kubernetes.io/service-proxy-name"))
-}
-
 fn port_number(value: i32) -> u16 {
     u16::try_from(value).unwrap_or(0)
 }
@@ -174,7 +178,7 @@ fn port_number(value: i32) -> u16 {
 pub fn ports(service: &Service, slices: &[&EndpointSlice], family: Family, place: &Place) -> Vec<Port> {
     let Some(spec) = &service.spec else { return Vec::new() };
     let headless = spec.cluster_ip.as_deref().is_none_or(|ip| ip.is_empty() || ip == "None");
-    if headless || spec.type_.as_deref() == Some("ExternalName") || !is_ours(service) {
+    if headless || spec.type_.as_deref() == Some("ExternalName") {
         return Vec::new();
     }
     let all = spec.cluster_ips.iter().flatten().chain(spec.cluster_ip.iter());
@@ -260,6 +264,40 @@ fn endpoint(endpoint: &SliceEndpoint, port: u16, family: Family, place: &Place) 
         for_zones: hints.for_zones.into_iter().flatten().map(|z| z.name).collect(),
         for_nodes: hints.for_nodes.into_iter().flatten().map(|n| n.name).collect(),
     })
+}
+
+#[cfg(test)]
+impl Port {
+    /// A port of a service with one local endpoint, for tests.
+    pub(crate) fn test(protocol: &'static str) -> Self {
+        let endpoint = Endpoint {
+            ip: IpAddr::from([10, 244, 0, 5]),
+            port: 8080,
+            ready: true,
+            serving: true,
+            terminating: false,
+            local: true,
+            for_zones: vec![],
+            for_nodes: vec![],
+        };
+        Self {
+            namespace: "default".into(),
+            service: "web".into(),
+            name: "http".into(),
+            protocol,
+            cluster_ips: vec![],
+            port: 80,
+            node_port: 0,
+            external_ips: vec![],
+            balancer_ips: vec![],
+            source_ranges: vec![],
+            affinity: 0,
+            internal_local: false,
+            external_local: false,
+            health_port: 0,
+            endpoints: vec![endpoint],
+        }
+    }
 }
 
 #[cfg(test)]

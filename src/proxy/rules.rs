@@ -22,16 +22,40 @@ use crate::ruleset::{Chain, Ruleset, Set};
 pub struct Options {
     /// Where this is.
     pub place: Place,
-    /// Addresses of pods: traffic from elsewhere to a ClusterIP is masqueraded. None when unknown.
-    pub cluster_cidr: Option<IpNet>,
+    /// What tells traffic of pods: other traffic to a ClusterIP is masqueraded.
+    pub local: Local,
     /// Masquerade everything that goes to a ClusterIP.
     pub masquerade_all: bool,
     /// Bit of the packet mark that asks for masquerading.
-    pub masquerade_bit: u32,
-    /// Addresses of this node on which node ports are open.
-    pub node_port_ips: Vec<IpAddr>,
-    /// Addresses of services: what is no service there is rejected.
+    pub masquerade_bit: i32,
+    /// The node's own addresses.
+    pub node_ips: Vec<IpAddr>,
+    /// Addresses on which node ports are open; a family that is left out has them on all but the loopback.
+    pub node_port_ips: BTreeMap<Family, Vec<IpAddr>>,
+    /// Addresses of services: what is no service there is dropped.
     pub service_cidrs: Vec<IpNet>,
+}
+
+/// What tells traffic of pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Local {
+    /// It comes from these addresses, of which the first of a family counts. Nothing is told where there is none.
+    Networks(Vec<IpNet>),
+    /// It comes in by an interface of this name; a star at the end stands for any rest.
+    Interface(String),
+}
+
+impl Local {
+    /// The condition that traffic comes from pods (`is` is empty), or that it does not (`is` is `!=`).
+    fn condition(&self, family: Family, is: &str) -> Option<String> {
+        match self {
+            Local::Networks(networks) => {
+                let network = networks.iter().find(|network| Family::of(network.addr()) == family)?;
+                Some(format!("{} saddr {is}{network}", family.word()))
+            }
+            Local::Interface(name) => Some(format!("iifname {is}\"{name}\"")),
+        }
+    }
 }
 
 /// The table of a family.
@@ -44,8 +68,7 @@ pub fn table(family: Family) -> &'static str {
 
 /// The rules for these ports, which are all of one family.
 pub fn compute(family: Family, ports: &[Port], options: &Options) -> Ruleset {
-    let mut build =
-        Build { ip: if family == Family::V4 { "ip" } else { "ip6" }, rules: frame(family, options), options };
+    let mut build = Build { family, ip: family.word(), rules: frame(family, options), options };
     for port in ports {
         build.port(port);
     }
@@ -58,7 +81,7 @@ fn set(kind: &'static str, header: String) -> Set {
 
 /// All that does not depend on services.
 fn frame(family: Family, options: &Options) -> Ruleset {
-    let (ip, address) = if family == Family::V4 { ("ip", "ipv4_addr") } else { ("ip6", "ipv6_addr") };
+    let (ip, address) = (family.word(), if family == Family::V4 { "ipv4_addr" } else { "ipv6_addr" });
     let mut rules = Ruleset::default();
     for (name, hook) in [
         ("nat-prerouting", "type nat hook prerouting priority -100 ;"),
@@ -83,12 +106,20 @@ fn frame(family: Family, options: &Options) -> Ruleset {
     ] {
         rules.sets.insert(name.into(), set("map", header.clone()));
     }
-    let mut node_ips = set("set", format!("type {address} ;"));
-    for node_ip in options.node_port_ips.iter().filter(|ip| Family::of(**ip) == family) {
-        node_ips.elements.insert(node_ip.to_string(), String::new());
-    }
-    rules.sets.insert("nodeport-ips".into(), node_ips);
     rules.sets.insert("cluster-ips".into(), set("set", format!("type {address} ;")));
+    // Traffic to node ports in the filter, and in nat, where it may come by with any destination.
+    let (filtered, translated) = match options.node_port_ips.get(&family) {
+        Some(ips) => {
+            let mut open = set("set", format!("type {address} ;"));
+            open.elements.extend(ips.iter().map(|ip| (ip.to_string(), String::new())));
+            rules.sets.insert("nodeport-ips".into(), open);
+            (format!("{ip} daddr @nodeport-ips"), format!("{ip} daddr @nodeport-ips"))
+        }
+        None => {
+            let outside = format!("{ip} daddr != {}", if family == Family::V4 { "127.0.0.0/8" } else { "::1" });
+            (outside.clone(), format!("fib daddr type local {outside}"))
+        }
+    };
 
     for chain in ["nat-prerouting", "nat-output"] {
         rules.rule(chain, "jump services");
@@ -105,17 +136,20 @@ fn frame(family: Family, options: &Options) -> Ruleset {
         rules.rule(chain, "ct state new jump cluster-ips-check");
     }
 
+    let outsiders = options.local.condition(family, "!= ").map(|from| format!("{from} "));
+    if let Some(who) = if options.masquerade_all { Some(String::new()) } else { outsiders } {
+        rules.rule("services", format!("{ip} daddr @cluster-ips {who}jump mark-for-masquerade"));
+    }
     rules.rule("services", format!("{ip} daddr . meta l4proto . th dport vmap @service-ips"));
-    rules.rule("services", format!("{ip} daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports"));
+    rules.rule("services", format!("{translated} meta l4proto . th dport vmap @service-nodeports"));
     rules.rule("service-endpoints-check", format!("{ip} daddr . meta l4proto . th dport vmap @no-endpoint-services"));
-    rules.rule(
-        "nodeport-endpoints-check",
-        format!("{ip} daddr @nodeport-ips meta l4proto . th dport vmap @no-endpoint-nodeports"),
-    );
+    rules.rule("nodeport-endpoints-check", format!("{filtered} meta l4proto . th dport vmap @no-endpoint-nodeports"));
     rules.rule("firewall-check", format!("{ip} daddr . meta l4proto . th dport vmap @firewall-ips"));
     rules.rule("cluster-ips-check", format!("{ip} daddr @cluster-ips reject"));
-    for cidr in options.service_cidrs.iter().filter(|c| Family::of(c.addr()) == family) {
-        rules.rule("cluster-ips-check", format!("{ip} daddr {cidr} drop"));
+    let unused: Vec<String> =
+        options.service_cidrs.iter().filter(|c| Family::of(c.addr()) == family).map(IpNet::to_string).collect();
+    if !unused.is_empty() {
+        rules.rule("cluster-ips-check", format!("{ip} daddr {{ {} }} drop", unused.join(", ")));
     }
     rules.rule("reject-chain", "reject");
     let mark = 1u32 << options.masquerade_bit;
@@ -136,6 +170,7 @@ fn chain_name(prefix: &str, port: &Port, rest: &str) -> String {
 }
 
 struct Build<'a> {
+    family: Family,
     ip: &'static str,
     rules: Ruleset,
     options: &'a Options,
@@ -172,9 +207,8 @@ impl Build<'_> {
             _ => {
                 let target = if port.internal_local { "local" } else { "service" };
                 let chain = self.endpoints_chain(target, port, endpoints);
-                let entry = self.cluster_chain(port, &chain);
                 for ip in &port.cluster_ips {
-                    self.map("service-ips", self.key(*ip, port), format!("goto {entry}"));
+                    self.map("service-ips", self.key(*ip, port), format!("goto {chain}"));
                 }
                 return;
             }
@@ -182,23 +216,6 @@ impl Build<'_> {
         for ip in &port.cluster_ips {
             self.map("no-endpoint-services", self.key(*ip, port), verdict.clone());
         }
-    }
-
-    /// Masquerades what comes to a ClusterIP from outside the pods' addresses, before it goes on.
-    fn cluster_chain(&mut self, port: &Port, target: &str) -> String {
-        let outside = match (self.options.masquerade_all, self.options.cluster_cidr) {
-            (true, _) => String::new(),
-            (false, Some(cidr)) if (self.ip == "ip") == cidr.addr().is_ipv4() => {
-                format!("{} saddr != {cidr} ", self.ip)
-            }
-            _ => return target.to_string(),
-        };
-        let entry = chain_name("cluster", port, "");
-        let vips: Vec<String> = port.cluster_ips.iter().map(IpAddr::to_string).collect();
-        let vips = vips.join(", ");
-        self.rules.rule(&entry, format!("{} daddr {{ {vips} }} {outside}jump mark-for-masquerade", self.ip));
-        self.rules.rule(&entry, format!("goto {target}"));
-        entry
     }
 
     /// Traffic from outside: node port, external addresses, load balancer.
@@ -244,8 +261,8 @@ impl Build<'_> {
         }
         if !choice.cluster.is_empty() {
             let all = self.endpoints_chain("service", port, &choice.cluster);
-            if let Some(cidr) = self.options.cluster_cidr.filter(|c| (self.ip == "ip") == c.addr().is_ipv4()) {
-                self.rules.rule(&chain, format!("{} saddr {cidr} goto {all}", self.ip));
+            if let Some(local) = self.options.local.condition(self.family, "") {
+                self.rules.rule(&chain, format!("{local} goto {all}"));
             }
             self.rules.rule(&chain, "fib saddr type local jump mark-for-masquerade");
             self.rules.rule(&chain, format!("fib saddr type local goto {all}"));
@@ -263,7 +280,11 @@ impl Build<'_> {
             return;
         }
         let chain = chain_name("firewall", port, "");
-        let ranges: Vec<String> = port.source_ranges.iter().map(IpNet::to_string).collect();
+        let mut ranges: Vec<String> = port.source_ranges.iter().map(IpNet::to_string).collect();
+        // A balancer's address may be one of this node's, and then what comes from the node comes from there.
+        if self.options.node_ips.iter().any(|ip| port.source_ranges.iter().any(|range| range.contains(ip))) {
+            ranges.extend(port.balancer_ips.iter().map(IpAddr::to_string));
+        }
         self.rules.rule(&chain, format!("{} saddr {{ {} }} return", self.ip, ranges.join(", ")));
         self.rules.rule(&chain, "drop");
         for ip in &port.balancer_ips {
@@ -324,41 +345,24 @@ mod tests {
     pub(crate) fn options() -> Options {
         Options {
             place: Place { node: "n1".into(), zone: String::new() },
-            cluster_cidr: Some("10.244.0.0/16".parse().unwrap()),
+            local: Local::Networks(vec!["10.244.0.0/16".parse().unwrap(), "fd00::/48".parse().unwrap()]),
             masquerade_all: false,
             masquerade_bit: 14,
-            node_port_ips: vec!["192.0.2.2".parse().unwrap()],
-            service_cidrs: vec![],
+            node_ips: vec!["192.0.2.2".parse().unwrap()],
+            node_port_ips: BTreeMap::from([(Family::V4, vec!["192.0.2.2".parse().unwrap()])]),
+            service_cidrs: vec!["10.96.0.0/16".parse().unwrap(), "10.97.0.0/16".parse().unwrap()],
         }
     }
 
     fn port(endpoints: &[(&str, bool)]) -> Port {
-        let endpoint = |(ip, local): &(&str, bool)| Endpoint {
-            ip: ip.parse().unwrap(),
-            port: 8080,
-            ready: true,
-            serving: true,
-            terminating: false,
-            local: *local,
-            for_zones: vec![],
-            for_nodes: vec![],
-        };
+        let template = Port::test("tcp").endpoints.remove(0);
+        let endpoint =
+            |(ip, local): &(&str, bool)| Endpoint { ip: ip.parse().unwrap(), local: *local, ..template.clone() };
         Port {
-            namespace: "default".into(),
-            service: "web".into(),
-            name: "http".into(),
-            protocol: "tcp",
             cluster_ips: vec!["10.96.0.7".parse().unwrap()],
-            port: 80,
             node_port: 30080,
-            external_ips: vec![],
-            balancer_ips: vec![],
-            source_ranges: vec![],
-            affinity: 0,
-            internal_local: false,
-            external_local: false,
-            health_port: 0,
             endpoints: endpoints.iter().map(endpoint).collect(),
+            ..Port::test("tcp")
         }
     }
 
@@ -394,6 +398,54 @@ mod tests {
         let internal = Port { internal_local: true, ..port(&[("10.244.1.6", false)]) };
         let rules = compute(Family::V4, &[internal], &options());
         assert_eq!(rules.sets["no-endpoint-services"].elements["10.96.0.7 . tcp . 80"], "drop");
+    }
+
+    #[test]
+    fn traffic_to_cluster_ips_is_masqueraded_unless_it_comes_from_pods() {
+        let services = |family: Family, options: &Options| frame(family, options).chains["services"].rules.join("\n");
+        let (v4, v6) = (services(Family::V4, &options()), services(Family::V6, &options()));
+        assert!(v4.contains("ip daddr @cluster-ips ip saddr != 10.244.0.0/16 jump mark-for-masquerade"), "{v4}");
+        assert!(v6.contains("ip6 daddr @cluster-ips ip6 saddr != fd00::/48 jump mark-for-masquerade"), "{v6}");
+        let all = Options { masquerade_all: true, ..options() };
+        assert!(services(Family::V4, &all).contains("ip daddr @cluster-ips jump mark-for-masquerade"));
+        let unknown = Options { local: Local::Networks(vec![]), ..options() };
+        assert!(!services(Family::V4, &unknown).contains("masquerade"));
+        let bridge = Options { local: Local::Interface("cni0".into()), ..options() };
+        assert!(services(Family::V6, &bridge).contains("@cluster-ips iifname != \"cni0\" jump"));
+        let external = Port { external_local: true, ..port(&[("10.244.1.6", false)]) };
+        assert!(text(&compute(Family::V4, &[external], &bridge)).contains("iifname \"cni0\" goto service-"));
+    }
+
+    #[test]
+    fn node_ports_are_open_on_their_addresses_or_on_all_but_the_loopback() {
+        let here = compute(Family::V4, &[], &options());
+        assert!(here.sets["nodeport-ips"].elements.contains_key("192.0.2.2"));
+        assert!(text(&here).contains("ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports"));
+        let everywhere = compute(Family::V6, &[], &options());
+        assert!(!everywhere.sets.contains_key("nodeport-ips"));
+        let text = text(&everywhere);
+        assert!(text.contains("fib daddr type local ip6 daddr != ::1 meta l4proto . th dport vmap @service-nodeports"));
+        assert!(text.contains("ip6 daddr != ::1 meta l4proto . th dport vmap @no-endpoint-nodeports"));
+    }
+
+    #[test]
+    fn addresses_of_services_that_nobody_has_are_dropped() {
+        let check = frame(Family::V4, &options()).chains["cluster-ips-check"].rules.clone();
+        assert_eq!(check, ["ip daddr @cluster-ips reject", "ip daddr { 10.96.0.0/16, 10.97.0.0/16 } drop"]);
+        assert_eq!(frame(Family::V6, &options()).chains["cluster-ips-check"].rules.len(), 1);
+    }
+
+    #[test]
+    fn a_node_within_the_source_ranges_reaches_a_balancer_that_has_its_address() {
+        let balanced = |range: &str| {
+            let balancer_ips = vec!["203.0.113.7".parse().unwrap()];
+            let source_ranges = vec![range.parse().unwrap()];
+            Port { balancer_ips, source_ranges, ..port(&[("10.244.0.5", true)]) }
+        };
+        let inside = text(&compute(Family::V4, &[balanced("192.0.2.0/24")], &options()));
+        assert!(inside.contains("ip saddr { 192.0.2.0/24, 203.0.113.7 } return"), "{inside}");
+        let outside = text(&compute(Family::V4, &[balanced("198.51.100.0/24")], &options()));
+        assert!(outside.contains("ip saddr { 198.51.100.0/24 } return"), "{outside}");
     }
 
     #[test]

@@ -74,10 +74,8 @@ fn navarch_image() -> Result<Image> {
     let mut image = Image::named(&navarch());
     let me = std::env::current_exe().context("finding this program")?;
     image.program(&me, "usr/local/bin/navarch")?;
-    for program in ["nft", "conntrack"] {
-        if let Some(path) = find(program) {
-            image.program(&path, &format!("usr/sbin/{program}"))?;
-        }
+    if let Some(path) = find("nft") {
+        image.program(&path, "usr/sbin/nft")?;
     }
     for (name, _) in crate::COMPONENTS {
         image.links.push((format!("usr/local/bin/{name}"), "navarch".into()));
