@@ -8,6 +8,7 @@
 //!   7.0.96.10.in-addr.arpa                     PTR: ClusterIPs and endpoints of headless services
 //! ```
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -284,9 +285,13 @@ impl Zone {
         if !wanted {
             return found(Vec::new());
         }
-        let weight = u16::try_from(100 / hits.len()).unwrap_or(1).max(1);
+        // A backend with addresses of both families is one target.
+        let mut targets: Vec<(u16, &Name)> = hits.iter().map(|(number, target, _)| (*number, target)).collect();
+        let mut seen = HashSet::new();
+        targets.retain(|target| seen.insert(*target));
+        let weight = u16::try_from(100 / targets.len()).unwrap_or(1).max(1);
         Answer::Found {
-            answers: hits.iter().map(|(number, target, _)| srv(*number, weight, target)).collect(),
+            answers: targets.into_iter().map(|(number, target)| srv(number, weight, target)).collect(),
             additionals: hits.iter().map(|(_, target, ip)| address_record(target, *ip)).collect(),
         }
     }
@@ -324,9 +329,9 @@ impl Zone {
 }
 
 fn external(name: &Name, target: &str) -> Answer {
-    // An external name that is an address is one, whatever the API docs say of its use.
-    if let Ok(ip) = target.parse::<IpAddr>() {
-        return found(vec![address_record(name, ip)]);
+    // An address is no name, and the API's words on it are that it is not resolved.
+    if target.parse::<IpAddr>().is_ok() {
+        return Answer::NoName;
     }
     let Ok(mut target) = Name::from_utf8(target) else { return found(Vec::new()) };
     target.set_fqdn(true);
@@ -349,7 +354,7 @@ fn reverse_address(name: &Name) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::{Value, json};
 
@@ -357,7 +362,7 @@ mod tests {
         Informer::fixed(objects.iter().map(|o| serde_json::from_value(o.clone()).unwrap()))
     }
 
-    fn zone() -> Zone {
+    pub(crate) fn zone() -> Zone {
         let service = |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec});
         let services = informer(&[
             service(
@@ -367,17 +372,35 @@ mod tests {
             ),
             service("db", json!({"clusterIP": "None", "ports": [{"name": "sql", "port": 5432}]})),
             service("out", json!({"type": "ExternalName", "externalName": "example.org"})),
+            service("address", json!({"type": "ExternalName", "externalName": "192.0.2.1"})),
+            service("many", json!({"clusterIP": "None"})),
+            service("both", json!({"clusterIP": "None", "ports": [{"name": "sql", "port": 5432}]})),
         ]);
-        let slices = informer(&[json!({
-            "metadata": {"name": "db-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "db"}},
-            "addressType": "IPv4",
-            "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
-            "endpoints": [
-                {"addresses": ["10.244.0.5"], "hostname": "db-0", "conditions": {"ready": true}},
-                {"addresses": ["10.244.0.6"], "conditions": {"ready": true}},
-                {"addresses": ["10.244.0.7"], "hostname": "db-2", "conditions": {"ready": false}},
-            ],
-        })]);
+        let many: Vec<Value> = (0..100).map(|i| json!({"addresses": [format!("10.244.7.{i}")]})).collect();
+        let slice = |name: &str, service: &str, family: &str, endpoints: Value| {
+            json!({
+                "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": service}},
+                "addressType": family,
+                "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
+                "endpoints": endpoints,
+            })
+        };
+        let one = |ip: &str| json!([{"addresses": [ip], "hostname": "both-0"}]);
+        let slices = informer(&[
+            slice("many-1", "many", "IPv4", json!(many)),
+            slice("both-4", "both", "IPv4", one("10.244.8.1")),
+            slice("both-6", "both", "IPv6", one("fd00::8:1")),
+            json!({
+                "metadata": {"name": "db-1", "namespace": "ns", "labels": {"kubernetes.io/service-name": "db"}},
+                "addressType": "IPv4",
+                "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}],
+                "endpoints": [
+                    {"addresses": ["10.244.0.5"], "hostname": "db-0", "conditions": {"ready": true}},
+                    {"addresses": ["10.244.0.6"], "conditions": {"ready": true}},
+                    {"addresses": ["10.244.0.7"], "hostname": "db-2", "conditions": {"ready": false}},
+                ],
+            }),
+        ]);
         let namespaces = informer(&[json!({"metadata": {"name": "ns"}})]);
         Zone::new(Name::from_ascii("cluster.local.").unwrap(), services, slices, namespaces)
     }
@@ -418,6 +441,23 @@ mod tests {
         assert_eq!(ask("_http._udp.web.ns.svc.cluster.local.", RecordType::SRV), Answer::NoName);
         let each = data(ask("_sql._tcp.db.ns.svc.cluster.local.", RecordType::SRV));
         assert_eq!(each, ["0 50 5432 db-0.db.ns.svc.cluster.local.", "0 50 5432 10-244-0-6.db.ns.svc.cluster.local."]);
+    }
+
+    #[test]
+    fn a_backend_of_both_families_is_one_target_with_two_addresses() {
+        let Answer::Found { answers, additionals } = ask("_sql._tcp.both.ns.svc.cluster.local.", RecordType::SRV)
+        else {
+            panic!("not found");
+        };
+        let targets: Vec<String> = answers.iter().map(|r| r.data.to_string()).collect();
+        assert_eq!(targets, ["0 100 5432 both-0.both.ns.svc.cluster.local."]);
+        assert_eq!(additionals.len(), 2);
+        assert_eq!(data(ask("both-0.both.ns.svc.cluster.local.", RecordType::AAAA)), ["fd00::8:1"]);
+    }
+
+    #[test]
+    fn an_external_name_that_is_an_address_is_not_resolved() {
+        assert_eq!(ask("address.ns.svc.cluster.local.", RecordType::A), Answer::NoName);
     }
 
     #[test]
