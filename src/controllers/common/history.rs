@@ -58,14 +58,33 @@ pub fn make<K: kube::Resource<DynamicType = ()>>(
     }
 }
 
-/// The revisions beyond the limit that no pod has, oldest first.
+/// The old revisions beyond the limit, oldest first; those that pods have count, but stay.
 pub fn surplus(
     known: &[Arc<ControllerRevision>], current: &str, in_use: impl Fn(&str) -> bool, limit: usize,
 ) -> Vec<Arc<ControllerRevision>> {
-    let mut idle: Vec<_> =
-        known.iter().filter(|revision| hash_of(revision) != current && !in_use(hash_of(revision))).cloned().collect();
-    idle.sort_by_key(|revision| revision.revision);
-    let count = idle.len().saturating_sub(limit);
-    idle.truncate(count);
-    idle
+    let mut old: Vec<_> = known.iter().filter(|revision| hash_of(revision) != current).cloned().collect();
+    let count = old.len().saturating_sub(limit);
+    old.retain(|revision| !in_use(hash_of(revision)));
+    old.sort_by_key(|revision| revision.revision);
+    old.truncate(count);
+    old
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn revisions_that_pods_have_count_against_the_limit_but_stay() {
+        let revision = |hash: &str, number: i64| {
+            let labels = Some([(HASH.to_owned(), hash.to_owned())].into());
+            let metadata = ObjectMeta { labels, ..Default::default() };
+            Arc::new(ControllerRevision { metadata, revision: number, data: None })
+        };
+        let known = [revision("c", 3), revision("a", 1), revision("now", 4), revision("b", 2)];
+        let surplus = |limit| -> Vec<_> {
+            surplus(&known, "now", |hash| hash == "c", limit).iter().map(|revision| revision.revision).collect()
+        };
+        assert_eq!((surplus(0), surplus(1), surplus(2), surplus(3)), (vec![1, 2], vec![1, 2], vec![1], vec![]));
+    }
 }

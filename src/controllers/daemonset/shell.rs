@@ -1,5 +1,6 @@
 //! The shell of daemonset-controller.
 
+use super::failures::Failures;
 use super::plan::{self, Plan};
 use crate::common::claim;
 use crate::common::expect::Expectations;
@@ -15,6 +16,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, PostParams};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Pods made or deleted in one run at most.
 const BURST: usize = 250;
@@ -29,6 +31,7 @@ pub(crate) async fn run(context: Context) {
         control: PodControl::new(&context, &recorder),
         recorder,
         expect: Expectations::default(),
+        failures: Failures::default(),
         context: context.clone(),
     };
     let queue = Queue::<Key>::default();
@@ -51,6 +54,7 @@ struct Shell {
     control: PodControl,
     recorder: Recorder,
     expect: Expectations,
+    failures: Failures,
 }
 
 impl Shell {
@@ -100,17 +104,22 @@ impl Shell {
         let claim = claim::sort(self.pods.in_namespace(&key.namespace), &set.metadata, &selector);
         let mine = claim::carry_out(&self.context, claim, set.as_ref(), &[]).await?;
         let (nodes, now) = (self.nodes.list(), Timestamp::now());
-        let mut done = Ok(());
+        let (mut done, mut again) = (Ok(()), None);
         if unsettled.is_none() {
-            let plan = plan::plan(&set, &hash, &nodes, &mine, now);
+            let clock = Instant::now();
+            let plan = plan::plan(&set, &hash, &nodes, &mine, &|node| self.failures.left(&set, node, clock), now);
+            again = plan.again;
             done = self.carry_out(&key, &set, &hash, plan).await;
-            self.clean_up(&set, &revisions, &hash, &mine).await?;
+            if done.is_ok() {
+                done = self.clean_up(&set, &revisions, &hash, &mine).await;
+            }
         }
-        self.write_status(&set, plan::status(&set, &hash, &nodes, &mine, now)).await?;
+        let status = plan::status(&set, &hash, &nodes, &mine, unsettled.is_none(), now);
+        self.write_status(&set, status).await?;
         done?;
         let min_ready = plan::spec(&set).min_ready_seconds.unwrap_or(0);
         let next: Option<Duration> = mine.iter().filter_map(|pod| pods::available_in(pod, min_ready, now)).min();
-        Ok(next.into_iter().chain(unsettled).min())
+        Ok(next.into_iter().chain(unsettled).chain(again).min())
     }
 
     /// The hash of the revision of the current template, which is made if it is missing and is the newest.
@@ -147,21 +156,8 @@ impl Shell {
     }
 
     async fn carry_out(&self, key: &Key, set: &DaemonSet, hash: &str, plan: Plan) -> Result<(), Fault> {
-        let Plan { create, mut delete, ended } = plan;
-        for pod in &ended {
-            let node = pods::node(pod);
-            let (state, reason) = if pods::phase(pod) == "Failed" {
-                ("failed", "FailedDaemonPod")
-            } else {
-                ("succeeded", "SucceededDaemonPod")
-            };
-            let message =
-                format!("Found {state} daemon pod {} on node {node}, will try to kill it", Key::of(&pod.metadata));
-            match state {
-                "failed" => self.recorder.warning(set, reason, message),
-                _ => self.recorder.normal(set, reason, message),
-            }
-        }
+        let Plan { create, mut delete, ended, again: _ } = plan;
+        ended.iter().for_each(|pod| self.tell_of_the_end(set, pod));
         delete.extend(ended);
         let template = plan::template(set, hash);
         let reference = owner::controller_ref(set);
@@ -182,6 +178,18 @@ impl Shell {
         });
         faults.extend(futures::future::join_all(deletions).await.into_iter().filter_map(Result::err));
         Fault::all(faults)
+    }
+
+    fn tell_of_the_end(&self, set: &DaemonSet, pod: &Pod) {
+        let (name, node) = (Key::of(&pod.metadata), plan::target(pod).unwrap_or_default());
+        if pods::phase(pod) == "Failed" {
+            self.failures.note(set, &node, Instant::now());
+            let message = format!("Found failed daemon pod {name} on node {node}, will try to kill it");
+            self.recorder.warning(set, "FailedDaemonPod", message);
+        } else {
+            let message = format!("Found succeeded daemon pod {name} on node {node}, will try to delete it");
+            self.recorder.normal(set, "SucceededDaemonPod", message);
+        }
     }
 
     async fn clean_up(

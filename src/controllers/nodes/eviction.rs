@@ -1,6 +1,6 @@
 //! taint-eviction-controller: deletes pods from nodes whose NoExecute taints they don't tolerate, or no longer.
 
-use super::taints::{self, NO_EXECUTE};
+use super::taints::{self, NO_EXECUTE, tolerates};
 use crate::common::pods;
 use crate::context::{Context, Fault, Outcome};
 use client::{Informer, Key, Queue, Recorder, retry};
@@ -68,19 +68,6 @@ fn judge(taints: &[&Taint], tolerations: &[Toleration]) -> Verdict {
         }
     }
     shortest.map_or(Verdict::Stay, Verdict::Evict)
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
-    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "Exists" => true,
-        "" | "Equal" => text(&toleration.value) == text(&taint.value) && !key.is_empty(),
-        _ => false,
-    }
 }
 
 struct Shell {

@@ -11,4 +11,5 @@ mod ttl;
 pub(crate) use eviction::{delete_disrupted, run as run_eviction};
 pub(crate) use ipam::run as run_ipam;
 pub(crate) use lifecycle::run as run_lifecycle;
+pub(crate) use taints::tolerates;
 pub(crate) use ttl::run as run_ttl;

@@ -2,7 +2,7 @@
 
 use crate::context::{Context, Fault};
 use client::retry;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
@@ -34,6 +34,20 @@ pub(super) fn list(node: &Node) -> &[Taint] {
 
 pub(super) fn has(node: &Node, key: &str, effect: &str) -> bool {
     list(node).iter().any(|taint| taint.key == key && taint.effect == effect)
+}
+
+/// Whether a pod with this toleration puts up with a taint.
+pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    let (effect, key) = (text(&toleration.effect), text(&toleration.key));
+    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or_default() {
+        "Exists" => true,
+        "" | "Equal" => text(&toleration.value) == text(&taint.value) && !key.is_empty(),
+        _ => false,
+    }
 }
 
 fn taint(key: &str, effect: &str) -> Taint {
