@@ -9,6 +9,7 @@
 
 use crate::connect::{Connection, WatchSlot};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ApiResource, DynamicObject, PartialObjectMeta};
@@ -454,8 +455,8 @@ impl Informer<Pod> {
 pub trait AnyInformer: Send + Sync {
     /// As [`Informer::on_change`]; the arguments are the metadata before and after.
     fn on_metadata(&self, handler: Box<dyn Fn(Option<&ObjectMeta>, Option<&ObjectMeta>) + Send + Sync>);
-    /// As [`Informer::has_synced`].
-    fn has_synced(&self) -> bool;
+    /// As [`Informer::synced`].
+    fn synced(&self) -> BoxFuture<'_, ()>;
     /// As [`Informer::keys`].
     fn keys(&self) -> Vec<Key>;
     /// A copy of the metadata of one object.
@@ -471,8 +472,8 @@ impl<K: kube::Resource + Send + Sync + 'static> AnyInformer for Informer<K> {
         });
     }
 
-    fn has_synced(&self) -> bool {
-        Informer::has_synced(self)
+    fn synced(&self) -> BoxFuture<'_, ()> {
+        Box::pin(Informer::synced(self))
     }
 
     fn keys(&self) -> Vec<Key> {
@@ -573,9 +574,7 @@ impl Informers {
     pub async fn synced(&self) {
         let all = self.registry.lock().all.clone();
         for informer in all {
-            while !informer.has_synced() {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+            informer.synced().await;
         }
     }
 }

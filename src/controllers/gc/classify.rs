@@ -1,6 +1,6 @@
 //! What to do about an object, once its owners have been looked at.
 
-use super::graph::{FOREGROUND, ORPHAN};
+use super::graph::{FOREGROUND, ORPHAN, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PropagationPolicy;
 use serde_json::{Value, json};
@@ -60,6 +60,17 @@ pub(super) fn judge(meta: &ObjectMeta, owners: &[Owner], has_dependents: bool, d
     } else {
         PropagationPolicy::Background
     })
+}
+
+/// What to tell about an object whose owner of this UID lives in another namespace; nothing when it has no such owner.
+pub(super) fn misplaced(meta: &ObjectMeta, owner: Uid) -> Option<String> {
+    let reference = meta.owner_references.iter().flatten().find(|reference| Uid::of(&reference.uid) == owner)?;
+    let OwnerReference { api_version, kind, name, uid, .. } = reference;
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    Some(format!(
+        "ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace \
+         {namespace:?}"
+    ))
 }
 
 /// The merge patch that gives an object these owners, if it is still as it was read.
@@ -141,5 +152,16 @@ mod tests {
         assert_eq!(without_owner(&meta(&["a"], &[]), "z"), None);
         let patch = without_finalizer(&meta(&[], &[ORPHAN, "x"]), ORPHAN).unwrap();
         assert_eq!(patch["metadata"]["finalizers"], json!(["x"]));
+    }
+
+    #[test]
+    fn a_misplaced_owner_is_named() {
+        let mut meta = meta(&["a"], &[]);
+        meta.namespace = Some("x".into());
+        let reference = &mut meta.owner_references.as_mut().unwrap()[0];
+        (reference.api_version, reference.kind, reference.name) = ("apps/v1".into(), "ReplicaSet".into(), "web".into());
+        let told = "ownerRef [apps/v1/ReplicaSet, namespace: x, name: web, uid: a] does not exist in namespace \"x\"";
+        assert_eq!(misplaced(&meta, Uid::of("a")).as_deref(), Some(told));
+        assert_eq!(misplaced(&meta, Uid::of("b")), None);
     }
 }

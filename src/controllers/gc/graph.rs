@@ -55,20 +55,8 @@ pub(super) enum Item {
     Foreground(Id),
     /// Set the dependents of this one free, then let it go.
     Orphan(Id),
-}
-
-/// An owner that is not where the object's reference says.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Misplaced {
-    pub(super) child: Id,
-    pub(super) reference: OwnerReference,
-}
-
-/// What a change wakes.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Wakes {
-    pub(super) items: Vec<Item>,
-    pub(super) misplaced: Vec<Misplaced>,
+    /// The owner of this object with that UID lives in another namespace.
+    Report(Id, Uid),
 }
 
 #[derive(Debug)]
@@ -100,8 +88,10 @@ pub(super) struct Graph {
 
 impl Graph {
     /// Takes in a change of one object.
-    pub(super) fn apply(&mut self, resource: Resource, old: Option<&ObjectMeta>, new: Option<&ObjectMeta>) -> Wakes {
-        let mut wakes = Wakes::default();
+    pub(super) fn apply(
+        &mut self, resource: Resource, old: Option<&ObjectMeta>, new: Option<&ObjectMeta>,
+    ) -> Vec<Item> {
+        let mut wakes = Vec::new();
         // Under one name there may be another object now.
         if let Some(old) = old
             && new.is_none_or(|new| new.uid != old.uid)
@@ -111,13 +101,17 @@ impl Graph {
         if let Some(new) = new {
             self.put(resource, new, &mut wakes);
         }
-        if self.complete { wakes } else { Wakes::default() }
+        if self.complete { wakes } else { Vec::new() }
     }
 
-    fn put(&mut self, resource: Resource, meta: &ObjectMeta, wakes: &mut Wakes) {
+    fn put(&mut self, resource: Resource, meta: &ObjectMeta, wakes: &mut Vec<Item>) {
         let id = Id { resource, key: Key::of(meta), uid: Uid::of_meta(meta) };
         let namespace = self.intern(&id.key.namespace);
-        self.known.insert(id.uid, Place { resource, namespace });
+        if self.known.insert(id.uid, Place { resource, namespace }).is_none() {
+            for child in self.dependents_of(id.uid).iter().filter(|child| self.is_misplaced(child, id.uid)) {
+                wakes.extend(misplaced(child, id.uid));
+            }
+        }
         self.link(&id, meta.owner_references.as_deref().unwrap_or_default(), wakes);
         if meta.deletion_timestamp.is_some() {
             let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|known| known == finalizer);
@@ -136,7 +130,7 @@ impl Graph {
         }
     }
 
-    fn link(&mut self, id: &Id, references: &[OwnerReference], wakes: &mut Wakes) {
+    fn link(&mut self, id: &Id, references: &[OwnerReference], wakes: &mut Vec<Item>) {
         let owners: Vec<(Uid, bool)> = references
             .iter()
             .map(|reference| (Uid::of(&reference.uid), reference.block_owner_deletion == Some(true)))
@@ -154,10 +148,10 @@ impl Graph {
                 self.unblock(*owner, wakes);
             }
         }
-        for ((owner, _), reference) in owners.iter().zip(references) {
+        for (owner, _) in &owners {
             self.dependents.entry(*owner).or_default().insert(id.uid);
             if !old.iter().any(|(known, _)| known == owner) {
-                self.check_new_owner(id, *owner, reference, wakes);
+                self.check_new_owner(id, *owner, wakes);
             }
         }
         if !owners.is_empty() {
@@ -165,17 +159,18 @@ impl Graph {
         }
     }
 
-    fn check_new_owner(&self, id: &Id, owner: Uid, reference: &OwnerReference, wakes: &mut Wakes) {
-        let Some(place) = self.known.get(&owner) else {
-            wakes.items.push(Item::Check(id.clone()));
-            return;
-        };
-        if !place.namespace.is_empty() && *place.namespace != *id.key.namespace {
-            wakes.misplaced.push(Misplaced { child: id.clone(), reference: reference.clone() });
-            wakes.items.push(Item::Check(id.clone()));
-        } else if self.waiting.contains_key(&owner) {
-            wakes.items.push(Item::Check(id.clone()));
+    fn check_new_owner(&self, id: &Id, owner: Uid, wakes: &mut Vec<Item>) {
+        if self.is_misplaced(id, owner) {
+            wakes.extend(misplaced(id, owner));
+        } else if !self.known.contains_key(&owner) || self.waiting.contains_key(&owner) {
+            wakes.push(Item::Check(id.clone()));
         }
+    }
+
+    /// Whether the owner is known to live in a namespace, and not in this object's.
+    fn is_misplaced(&self, child: &Id, owner: Uid) -> bool {
+        let place = self.known.get(&owner);
+        place.is_some_and(|place| !place.namespace.is_empty() && *place.namespace != *child.key.namespace)
     }
 
     fn unlink(&mut self, owner: Uid, child: Uid) {
@@ -187,13 +182,13 @@ impl Graph {
         }
     }
 
-    fn unblock(&self, owner: Uid, wakes: &mut Wakes) {
-        wakes.items.extend(self.waiting.get(&owner).cloned().map(Item::Foreground));
+    fn unblock(&self, owner: Uid, wakes: &mut Vec<Item>) {
+        wakes.extend(self.waiting.get(&owner).cloned().map(Item::Foreground));
     }
 
-    fn deleting(&mut self, id: Id, foreground: bool, orphan: bool, wakes: &mut Wakes) {
+    fn deleting(&mut self, id: Id, foreground: bool, orphan: bool, wakes: &mut Vec<Item>) {
         if orphan && self.orphaning.insert(id.uid, id.clone()).is_none() {
-            wakes.items.push(Item::Orphan(id.clone()));
+            wakes.push(Item::Orphan(id.clone()));
         }
         if !orphan {
             self.orphaning.remove(&id.uid);
@@ -201,12 +196,12 @@ impl Graph {
         if !foreground {
             self.waiting.remove(&id.uid);
         } else if self.waiting.insert(id.uid, id.clone()).is_none() {
-            wakes.items.extend(self.dependents_of(id.uid).into_iter().map(Item::Check));
-            wakes.items.push(Item::Foreground(id));
+            wakes.extend(self.dependents_of(id.uid).into_iter().map(Item::Check));
+            wakes.push(Item::Foreground(id));
         }
     }
 
-    fn remove(&mut self, uid: Uid, wakes: &mut Wakes) {
+    fn remove(&mut self, uid: Uid, wakes: &mut Vec<Item>) {
         self.known.remove(&uid);
         self.waiting.remove(&uid);
         self.orphaning.remove(&uid);
@@ -216,7 +211,7 @@ impl Graph {
                 self.unblock(owner, wakes);
             }
         }
-        wakes.items.extend(self.dependents_of(uid).into_iter().map(Item::Check));
+        wakes.extend(self.dependents_of(uid).into_iter().map(Item::Check));
     }
 
     /// Drops all objects of a resource that is no longer served; nothing follows from that.
@@ -224,24 +219,18 @@ impl Graph {
         let gone: Vec<Uid> =
             self.known.iter().filter(|(_, place)| place.resource == resource).map(|(uid, _)| *uid).collect();
         for uid in gone {
-            self.remove(uid, &mut Wakes::default());
+            self.remove(uid, &mut Vec::new());
         }
     }
 
     /// From now on changes wake; returns what there was to do before.
     pub(super) fn complete(&mut self) -> Vec<Item> {
         self.complete = true;
-        let lost = |child: &&Child| child.owners.iter().any(|(owner, _)| !self.known.contains_key(owner));
-        let held = |child: &&Child| child.owners.iter().any(|(owner, _)| self.waiting.contains_key(owner));
-        let misplaced = |child: &&Child| {
-            child.owners.iter().any(|(owner, _)| {
-                self.known
-                    .get(owner)
-                    .is_some_and(|place| !place.namespace.is_empty() && *place.namespace != *child.id.key.namespace)
-            })
-        };
-        let children = self.children.values().filter(|child| lost(child) || held(child) || misplaced(child));
-        let mut items: Vec<Item> = children.map(|child| Item::Check(child.id.clone())).collect();
+        let mut items = Vec::new();
+        for child in self.children.values() {
+            let owners = child.owners.iter().map(|(owner, _)| *owner);
+            owners.for_each(|owner| self.check_new_owner(&child.id, owner, &mut items));
+        }
         items.extend(self.waiting.values().cloned().map(Item::Foreground));
         items.extend(self.orphaning.values().cloned().map(Item::Orphan));
         items
@@ -264,6 +253,10 @@ impl Graph {
     pub(super) fn is_waiting(&self, uid: Uid) -> bool {
         self.waiting.contains_key(&uid)
     }
+}
+
+fn misplaced(child: &Id, owner: Uid) -> [Item; 2] {
+    [Item::Report(child.clone(), owner), Item::Check(child.clone())]
 }
 
 #[cfg(test)]
@@ -302,6 +295,7 @@ mod tests {
                 Item::Check(id) => format!("check {}", id.key.name),
                 Item::Foreground(id) => format!("foreground {}", id.key.name),
                 Item::Orphan(id) => format!("orphan {}", id.key.name),
+                Item::Report(id, _) => format!("report {}", id.key.name),
             })
             .collect();
         told.sort();
@@ -311,7 +305,7 @@ mod tests {
     fn graph(metas: &[&ObjectMeta]) -> Graph {
         let mut graph = Graph::default();
         for meta in metas {
-            assert_eq!(graph.apply(0, None, Some(meta)), Wakes::default());
+            assert_eq!(graph.apply(0, None, Some(meta)), Vec::new());
         }
         graph
     }
@@ -321,14 +315,14 @@ mod tests {
         let (owner, child) = (meta("rs", &[]), meta("pod", &[("rs", true)]));
         let mut graph = graph(&[&owner, &child]);
         assert!(graph.complete().is_empty());
-        assert_eq!(told(&graph.apply(0, Some(&owner), None).items), ["check pod"]);
+        assert_eq!(told(&graph.apply(0, Some(&owner), None)), ["check pod"]);
     }
 
     #[test]
     fn objects_whose_owner_was_never_seen_are_checked() {
         let mut graph = graph(&[&meta("pod", &[("gone", true)])]);
         assert_eq!(told(&graph.complete()), ["check pod"]);
-        assert_eq!(told(&graph.apply(0, None, Some(&meta("late", &[("gone", false)]))).items), ["check late"]);
+        assert_eq!(told(&graph.apply(0, None, Some(&meta("late", &[("gone", false)])))), ["check late"]);
     }
 
     #[test]
@@ -339,10 +333,10 @@ mod tests {
         graph.complete();
         let dying = deleted(&owner, &[FOREGROUND]);
         let wakes = graph.apply(0, Some(&owner), Some(&dying));
-        assert_eq!(told(&wakes.items), ["check other", "check pod", "foreground rs"]);
+        assert_eq!(told(&wakes), ["check other", "check pod", "foreground rs"]);
         assert_eq!(graph.blocking(Uid::of("rs")).len(), 1);
-        assert!(graph.apply(0, Some(&dying), Some(&dying)).items.is_empty(), "once is enough");
-        assert_eq!(told(&graph.apply(0, Some(&blocking), None).items), ["foreground rs"]);
+        assert!(graph.apply(0, Some(&dying), Some(&dying)).is_empty(), "once is enough");
+        assert_eq!(told(&graph.apply(0, Some(&blocking), None)), ["foreground rs"]);
         assert!(graph.blocking(Uid::of("rs")).is_empty());
     }
 
@@ -353,7 +347,7 @@ mod tests {
         let mut graph = graph(&[&dying, &child]);
         assert_eq!(told(&graph.complete()), ["check pod", "foreground rs"]);
         let wakes = graph.apply(0, Some(&child), Some(&meta("pod", &[("rs", false)])));
-        assert_eq!(told(&wakes.items), ["foreground rs"]);
+        assert_eq!(told(&wakes), ["foreground rs"]);
     }
 
     #[test]
@@ -362,8 +356,8 @@ mod tests {
         let mut graph = graph(&[&owner, &meta("pod", &[("rs", true)])]);
         graph.complete();
         let dying = deleted(&owner, &[ORPHAN]);
-        assert_eq!(told(&graph.apply(0, Some(&owner), Some(&dying)).items), ["orphan rs"]);
-        assert!(graph.apply(0, Some(&dying), Some(&dying)).items.is_empty());
+        assert_eq!(told(&graph.apply(0, Some(&owner), Some(&dying))), ["orphan rs"]);
+        assert!(graph.apply(0, Some(&dying), Some(&dying)).is_empty());
     }
 
     #[test]
@@ -372,11 +366,29 @@ mod tests {
         let mut graph = graph(&[&owner]);
         graph.complete();
         let wakes = graph.apply(0, None, Some(&meta("pod", &[("rs", false)])));
-        assert_eq!(told(&wakes.items), ["check pod"]);
-        assert_eq!(wakes.misplaced.len(), 1);
+        assert_eq!(told(&wakes), ["check pod", "report pod"]);
         let cluster = ObjectMeta { namespace: None, ..meta("node", &[]) };
         graph.apply(1, None, Some(&cluster));
-        assert!(graph.apply(0, None, Some(&meta("lease", &[("node", false)]))).items.is_empty());
+        assert!(graph.apply(0, None, Some(&meta("lease", &[("node", false)]))).is_empty());
+    }
+
+    #[test]
+    fn an_owner_that_shows_up_in_another_namespace_after_its_child_is_reported_too() {
+        let (child, owner) =
+            (meta("pod", &[("rs", false)]), ObjectMeta { namespace: Some("b".into()), ..meta("rs", &[]) });
+        let mut early = graph(&[&child]);
+        early.complete();
+        assert_eq!(told(&early.apply(0, None, Some(&owner))), ["check pod", "report pod"]);
+        assert!(early.apply(0, Some(&owner), Some(&owner)).is_empty(), "once is enough");
+        assert_eq!(told(&graph(&[&child, &owner]).complete()), ["check pod", "report pod"]);
+    }
+
+    #[test]
+    fn a_cluster_scoped_child_of_a_namespaced_owner_is_reported() {
+        let mut graph = graph(&[&meta("rs", &[])]);
+        graph.complete();
+        let child = ObjectMeta { namespace: None, ..meta("node", &[("rs", false)]) };
+        assert_eq!(told(&graph.apply(1, None, Some(&child))), ["check node", "report node"]);
     }
 
     #[test]
@@ -385,7 +397,7 @@ mod tests {
         let new = ObjectMeta { uid: Some("rs2".into()), ..old.clone() };
         let mut graph = graph(&[&old, &child]);
         graph.complete();
-        assert_eq!(told(&graph.apply(0, Some(&old), Some(&new)).items), ["check pod"]);
+        assert_eq!(told(&graph.apply(0, Some(&old), Some(&new))), ["check pod"]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The shell: follows the metadata of all resources, and acts on live objects.
 
 use super::classify::{self, Owner, Verdict, judge};
-use super::graph::{FOREGROUND, Graph, Id, Item, Misplaced, ORPHAN, Resource, Uid};
+use super::graph::{FOREGROUND, Graph, Id, Item, ORPHAN, Resource, Uid};
 use crate::context::{Context, Fault, Outcome};
 use client::discovery::{Discoverer, Discovery, Served};
 use client::events::EventKind;
@@ -19,6 +19,8 @@ use std::time::Duration;
 
 /// Between two looks at what the server serves.
 const REDISCOVER: Duration = Duration::from_secs(30);
+/// How long the first lists may take.
+const FIRST_VIEW: Duration = Duration::from_secs(30);
 /// Owners that are remembered as gone at most.
 const ABSENT: usize = 500;
 
@@ -26,8 +28,6 @@ pub(crate) async fn run(context: Context) {
     if !context.options.flags.switch("enable-garbage-collector") {
         return;
     }
-    // A moment for the other controllers to start their informers, whose watches are then shared.
-    tokio::time::sleep(Duration::from_millis(200)).await;
     let collector = Arc::new(Collector {
         recorder: context.recorder("garbage-collector-controller"),
         context: context.clone(),
@@ -74,41 +74,51 @@ struct Catalogue {
 }
 
 impl Collector {
-    /// Waits for the first complete view of the cluster. Whether there is one before the end.
+    /// Waits for the first view of the cluster, for a while for a complete one: what can't be listed must not hold up the
+    /// rest for ever. Every owner is asked for before anything is deleted. Whether there is a view before the end.
     async fn begin(self: &Arc<Self>) -> bool {
-        let stop = &self.context.stop;
-        loop {
-            match stop.run_until_cancelled(self.discoverer.get()).await {
-                None => return false,
-                Some(Ok(discovery)) => {
-                    self.watch(discovery);
-                    break;
-                }
-                Some(Err(error)) => tracing::warn!(%error, "can't discover what to collect"),
-            }
-            if stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_none() {
+        // The other controllers have started meanwhile, and the watches of their informers are shared.
+        while !self.discover().await {
+            if self.context.stop.run_until_cancelled(tokio::time::sleep(Duration::from_secs(1))).await.is_none() {
                 return false;
             }
         }
-        while !self.watched.lock().values().all(|watched| watched.informer.has_synced()) {
-            if stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(50))).await.is_none() {
+        let synced = tokio::time::timeout(FIRST_VIEW, self.synced());
+        match self.context.stop.run_until_cancelled(synced).await {
+            None => return false,
+            Some(Ok(())) => tracing::info!("all that can be collected is watched"),
+            Some(Err(_)) => tracing::warn!("not all that can be collected could be listed, going on without"),
+        }
+        let wakes = self.graph.lock().complete();
+        self.wake(wakes);
+        true
+    }
+
+    async fn synced(&self) {
+        let informers: Vec<_> = self.watched.lock().values().map(|watched| watched.informer.clone()).collect();
+        futures::future::join_all(informers.iter().map(|informer| informer.synced())).await;
+    }
+
+    /// Asks what is served, and watches it. Whether there was an answer.
+    async fn discover(self: &Arc<Self>) -> bool {
+        match self.context.stop.run_until_cancelled(self.discoverer.get()).await {
+            Some(Ok(discovery)) if discovery.resources.is_empty() => {
+                tracing::warn!("the server names no resources, what is watched stays as it is");
                 return false;
             }
-        }
-        for item in self.graph.lock().complete() {
-            self.queue.add(item);
+            Some(Ok(discovery)) => self.watch(discovery),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "can't discover what to collect");
+                return false;
+            }
+            None => return false,
         }
         true
     }
 
     async fn follow_discovery(self: &Arc<Self>) {
-        let stop = &self.context.stop;
-        while stop.run_until_cancelled(tokio::time::sleep(REDISCOVER)).await.is_some() {
-            match stop.run_until_cancelled(self.discoverer.get()).await {
-                None => return,
-                Some(Ok(discovery)) => self.watch(discovery),
-                Some(Err(error)) => tracing::warn!(%error, "can't discover what to collect"),
-            }
+        while self.context.stop.run_until_cancelled(tokio::time::sleep(REDISCOVER)).await.is_some() {
+            self.discover().await;
         }
     }
 
@@ -159,35 +169,31 @@ impl Collector {
 
     fn changed(&self, resource: Resource, old: Option<&ObjectMeta>, new: Option<&ObjectMeta>) {
         let wakes = self.graph.lock().apply(resource, old, new);
-        wakes.items.into_iter().for_each(|item| self.queue.add(item));
-        wakes.misplaced.iter().for_each(|misplaced| self.report(misplaced));
+        self.wake(wakes);
     }
 
-    fn report(&self, misplaced: &Misplaced) {
-        let Misplaced { child, reference } = misplaced;
+    fn wake(&self, wakes: Vec<Item>) {
+        wakes.into_iter().for_each(|item| self.queue.add(item));
+    }
+
+    /// Tells about an object whose owner lives in another namespace.
+    fn report(&self, child: &Id, owner: Uid) {
         let Some(served) = self.served_as(child.resource) else { return };
-        let uid = self.informer_uid(child);
+        let resource = served.resource;
+        let watched = self.watched.lock();
+        let known =
+            watched.get(&(resource.group, resource.plural)).and_then(|watched| watched.informer.metadata(&child.key));
+        let Some(meta) = known.filter(|meta| Uid::of_meta(meta) == child.uid) else { return };
+        let Some(message) = classify::misplaced(&meta, owner) else { return };
         let about = ObjectReference {
-            api_version: Some(served.resource.api_version.clone()),
-            kind: Some(served.resource.kind.clone()),
-            namespace: Some(child.key.namespace.clone()).filter(|namespace| !namespace.is_empty()),
-            name: Some(child.key.name.clone()),
-            uid,
+            api_version: Some(resource.api_version),
+            kind: Some(resource.kind),
+            namespace: meta.namespace,
+            name: meta.name,
+            uid: meta.uid,
             ..Default::default()
         };
-        let namespace = &child.key.namespace;
-        let message = format!(
-            "ownerRef [{}/{}, namespace: {namespace}, name: {}, uid: {}] does not exist in namespace {namespace:?}",
-            reference.api_version, reference.kind, reference.name, reference.uid
-        );
         self.recorder.record(&about, EventKind::Warning, "OwnerRefInvalidNamespace", message);
-    }
-
-    fn informer_uid(&self, id: &Id) -> Option<String> {
-        let served = self.served_as(id.resource)?;
-        let name = (served.resource.group, served.resource.plural);
-        let informer = self.watched.try_lock()?.get(&name)?.informer.clone();
-        informer.metadata(&id.key)?.uid
     }
 
     fn served_as(&self, resource: Resource) -> Option<Served> {
@@ -200,6 +206,10 @@ impl Collector {
             Item::Check(id) => self.check(&id).await,
             Item::Foreground(id) => self.foreground(&id).await,
             Item::Orphan(id) => self.orphan(&id).await,
+            Item::Report(child, owner) => {
+                self.report(&child, owner);
+                Ok(())
+            }
         }?;
         Ok(None)
     }
