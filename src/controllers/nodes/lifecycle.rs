@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -89,17 +90,32 @@ impl Shell {
             let now = Instant::now();
             let leases = |name: &str| self.leases.find("kube-node-lease", name);
             let commands = monitor.look(&self.nodes.list(), leases, now, client::now());
-            for command in commands {
-                if let Err(fault) = self.carry_out(command).await {
-                    tracing::warn!(%fault, "couldn't bring a node up to its state, will try again");
-                }
-            }
+            self.carry_out_all(&mut monitor, commands).await;
             let pause = monitor.next_eviction(Instant::now()).map_or(period, |next| next.min(period));
             let pause = pause.max(Duration::from_millis(100));
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
                 () = self.changed.notified() => {}
+            }
+        }
+    }
+
+    /// Where a node's state could not be written, nothing more is done about it: the next look starts from what is there.
+    async fn carry_out_all(&self, monitor: &mut Monitor, commands: Vec<Command>) {
+        let mut failed = HashSet::new();
+        for command in commands {
+            let node = command.node().to_owned();
+            if failed.contains(&node) {
+                continue;
+            }
+            let marks = matches!(command, Command::PodsNotReady(..));
+            if let Err(fault) = self.carry_out(command).await {
+                tracing::warn!(node, %fault, "couldn't bring a node up to its state, will try again");
+                if marks {
+                    monitor.mark_again(&node);
+                }
+                failed.insert(node);
             }
         }
     }
@@ -117,8 +133,8 @@ impl Shell {
                 Ok(())
             }
             Command::Taint(node, swap) => taints::write(&self.context, &node, &swap).await,
-            Command::PodsNotReady(name) => {
-                if let Some(node) = self.nodes.find("", &name) {
+            Command::PodsNotReady(name, news) => {
+                if let Some(node) = self.nodes.find("", &name).filter(|_| news) {
                     let message = format!("Node {name} status is now: NodeNotReady");
                     let about = reference(&name, node.metadata.uid.clone());
                     self.recorder.record(&about, EventKind::Normal, "NodeNotReady", message);

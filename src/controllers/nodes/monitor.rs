@@ -5,7 +5,7 @@ use super::taints::{NO_EXECUTE, NOT_READY, Swap, UNREACHABLE, condition, has};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, Time};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -31,8 +31,19 @@ pub(super) enum Command {
     Status(Node),
     /// Change a node's taints.
     Taint(Arc<Node>, Swap),
-    /// The node was ready and is no more: so are its pods.
-    PodsNotReady(String),
+    /// The node was ready and is no more: so are its pods. Whether that is news, or has failed before.
+    PodsNotReady(String, bool),
+}
+
+impl Command {
+    /// The node it is about.
+    pub(super) fn node(&self) -> &str {
+        match self {
+            Self::Tell(name, ..) | Self::PodsNotReady(name, _) => name,
+            Self::Status(node) => name(node),
+            Self::Taint(node, _) => name(node),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +100,8 @@ pub(super) struct Monitor {
     health: HashMap<String, Health>,
     zones: BTreeMap<String, Zone>,
     evictions: BTreeMap<String, Evictions>,
+    /// Nodes whose pods could not all be marked.
+    unmarked: BTreeSet<String>,
 }
 
 impl Monitor {
@@ -99,7 +112,13 @@ impl Monitor {
             health: HashMap::new(),
             zones: BTreeMap::new(),
             evictions: BTreeMap::new(),
+            unmarked: BTreeSet::new(),
         }
+    }
+
+    /// Notes that not all pods of a node could be marked as not ready: that is tried again with the next look.
+    pub(super) fn mark_again(&mut self, node: &str) {
+        self.unmarked.insert(node.to_owned());
     }
 
     /// Looks at all nodes and their leases.
@@ -130,8 +149,9 @@ impl Monitor {
             }
             if let Some(ready) = ready {
                 commands.extend(self.evict_or_not(&node, &ready.status));
-                if before.as_deref() == Some("True") && ready.status != "True" {
-                    commands.push(Command::PodsNotReady(name.to_owned()));
+                let news = before.as_deref() == Some("True") && ready.status != "True";
+                if self.unmarked.remove(name) && before.as_deref() != Some("True") || news {
+                    commands.push(Command::PodsNotReady(name.to_owned(), news));
                 }
             }
         }
@@ -172,6 +192,7 @@ impl Monitor {
             stays
         });
         self.health.retain(|name, _| present.contains_key(name.as_str()));
+        self.unmarked.retain(|name| present.contains_key(name.as_str()));
         for zone in nodes.iter().map(|node| zone(node)) {
             let rate = self.settings.rate;
             self.evictions.entry(zone).or_insert_with(|| Evictions::new(rate));
@@ -377,7 +398,7 @@ mod tests {
                 let remove = swap.remove.iter().map(|taint| format!(" -{}", taint.key.rsplit('/').next().unwrap()));
                 format!("{}{}", name(node), add.chain(remove).collect::<String>())
             }
-            Command::PodsNotReady(name) => format!("pods of {name}"),
+            Command::PodsNotReady(name, news) => format!("pods of {name}{}", if *news { "" } else { " again" }),
         };
         commands.iter().map(tell).collect()
     }
@@ -492,5 +513,18 @@ mod tests {
         let mut tainted = Node::clone(&node("a", "True"));
         tainted.spec = serde_json::from_value(json!({"taints": [{"key": NOT_READY, "effect": "NoExecute"}]})).unwrap();
         assert_eq!(run.look(5, &[Arc::new(tainted)]), ["a -not-ready"]);
+    }
+
+    #[test]
+    fn pods_that_could_not_be_marked_are_marked_with_the_next_look_unless_the_node_is_well_again() {
+        let mut run = Run::new();
+        run.look(0, &[node("a", "True")]);
+        assert_eq!(run.look(51, &[node("a", "True")]), ["unheard a", "pods of a"]);
+        run.monitor.mark_again("a");
+        assert_eq!(run.look(56, &[node("a", "Unknown")])[..1], ["pods of a again"]);
+        assert!(run.look(61, &[node("a", "Unknown")]).is_empty());
+        run.monitor.mark_again("a");
+        assert!(run.look(66, &[node("a", "True")]).is_empty());
+        assert!(run.look(71, &[node("a", "False")]).is_empty(), "what failed once is forgotten");
     }
 }
