@@ -42,6 +42,9 @@ pub enum ConnectError {
     /// The credentials or certificates don't work.
     #[error("unable to set up the client: {0}")]
     Setup(#[from] Box<kube::Error>),
+    /// The server's address is not one.
+    #[error("invalid address of the API server {0:?}: it must be a URL")]
+    Address(String),
     /// The name that the server's certificate must carry is not a name.
     #[error("invalid tls-server-name {0:?}")]
     ServerName(String),
@@ -90,6 +93,27 @@ impl Connection {
                 source: Box::new(source),
             })?,
         };
+        Self::from_config(config, user_agent)
+    }
+
+    /// As [`Connection::open`], but to the server at this address, as `--master` has it; empty for the kubeconfig's.
+    ///
+    /// # Errors
+    /// When the configuration can't be read, or the address is none.
+    pub async fn open_at(master: &str, kubeconfig: Option<&Path>, user_agent: &str) -> Result<Self, ConnectError> {
+        if master.is_empty() {
+            return Self::open(kubeconfig, user_agent).await;
+        }
+        let address = || ConnectError::Address(master.to_owned());
+        let url: http::Uri = master.parse().map_err(|_| address())?;
+        if url.scheme().is_none() || url.authority().is_none() {
+            return Err(address());
+        }
+        let mut config = match kubeconfig {
+            None => Config::new(url.clone()),
+            Some(_) => Self::open(kubeconfig, user_agent).await?.config().clone(),
+        };
+        config.cluster_url = url;
         Self::from_config(config, user_agent)
     }
 

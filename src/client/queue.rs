@@ -2,6 +2,7 @@
 //! while it ran. Failed keys come back after an exponential delay (5 ms doubling to 1000 s), all keys together no faster
 //! than ten per second with a burst of a hundred, as client-go's default controller limiter has it.
 
+use base::backoff::Policy;
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -13,27 +14,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How the delay of a failing key grows. Retries of all keys share a bucket of 100 that refills by 10 a second beside.
-#[derive(Clone, Copy, Debug)]
-pub struct Backoff {
-    /// After the first failure.
-    pub base: Duration,
-    /// The most it grows to.
-    pub max: Duration,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { base: Duration::from_millis(5), max: Duration::from_secs(1000) }
-    }
-}
-
-impl Backoff {
-    fn delay(&self, failures: u32) -> Duration {
-        self.base
-            .checked_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX))
-            .map_or(self.max, |delay| delay.min(self.max))
-    }
-}
+pub const RETRIES: Policy =
+    Policy { first: Duration::from_millis(5), factor: 2.0, cap: Duration::from_secs(1000), jitter: 0.0 };
 
 /// A shared queue of keys. Clones are the same queue.
 pub struct Queue<T> {
@@ -43,7 +25,7 @@ pub struct Queue<T> {
 struct Shared<T> {
     state: Mutex<State<T>>,
     wake: Notify,
-    backoff: Backoff,
+    retries: Policy,
 }
 
 struct State<T> {
@@ -129,16 +111,15 @@ impl<T> Clone for Queue<T> {
 
 impl<T: Clone + Eq + Hash + Debug> Default for Queue<T> {
     fn default() -> Self {
-        Self::new(Backoff::default())
+        Self::new(RETRIES)
     }
 }
 
 impl<T: Clone + Eq + Hash + Debug> Queue<T> {
     /// An empty queue.
-    pub fn new(backoff: Backoff) -> Self {
-        Self {
-            shared: Arc::new(Shared { state: Mutex::new(State::new(Instant::now())), wake: Notify::new(), backoff }),
-        }
+    pub fn new(retries: Policy) -> Self {
+        let state = Mutex::new(State::new(Instant::now()));
+        Self { shared: Arc::new(Shared { state, wake: Notify::new(), retries }) }
     }
 
     /// Asks for a run of this key as soon as a worker is free.
@@ -162,7 +143,7 @@ impl<T: Clone + Eq + Hash + Debug> Queue<T> {
 
     /// Asks for another run of a key that failed, later each time.
     pub fn add_rate_limited(&self, key: T) {
-        let delay = self.shared.state.lock().failed(&key, &self.shared.backoff, Instant::now());
+        let delay = self.shared.state.lock().failed(&key, &self.shared.retries, Instant::now());
         self.add_after(key, delay);
     }
 
@@ -283,10 +264,10 @@ impl<T: Clone + Eq + Hash> State<T> {
     }
 
     /// Counts a failure; returns how long the key must wait.
-    fn failed(&mut self, key: &T, backoff: &Backoff, now: Instant) -> Duration {
+    fn failed(&mut self, key: &T, retries: &Policy, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_default();
-        let own = backoff.delay(*failures);
         *failures = failures.saturating_add(1);
+        let own = retries.wait(*failures);
         own.max(self.bucket.reserve(now))
     }
 
@@ -375,28 +356,27 @@ mod tests {
 
     #[test]
     fn failures_double_the_delay_until_forgotten() {
-        let (now, backoff) = (Instant::now(), Backoff::default());
+        let now = Instant::now();
         let mut state = State::new(now);
-        let waits: Vec<_> = (0..4).map(|_| state.failed(&"a", &backoff, now).as_millis()).collect();
+        let waits: Vec<_> = (0..4).map(|_| state.failed(&"a", &RETRIES, now).as_millis()).collect();
         assert_eq!(waits, [5, 10, 20, 40]);
         state.failures.remove("a");
-        assert_eq!(state.failed(&"a", &backoff, now).as_millis(), 5);
+        assert_eq!(state.failed(&"a", &RETRIES, now).as_millis(), 5);
     }
 
     #[test]
     fn many_failing_keys_share_a_bucket() {
-        let (now, backoff) = (Instant::now(), Backoff::default());
+        let now = Instant::now();
         let mut state = State::new(now);
-        let waits: Vec<_> = (0..102).map(|key| state.failed(&key, &backoff, now).as_millis()).collect();
+        let waits: Vec<_> = (0..102).map(|key| state.failed(&key, &RETRIES, now).as_millis()).collect();
         assert!(waits[..100].iter().all(|wait| *wait == 5));
         assert_eq!(waits[100..], [100, 200]);
     }
 
     #[test]
     fn the_delay_is_capped() {
-        let backoff = Backoff::default();
-        assert_eq!(backoff.delay(40), Duration::from_secs(1000));
-        assert_eq!(backoff.delay(4000), Duration::from_secs(1000));
+        assert_eq!(RETRIES.wait(40), Duration::from_secs(1000));
+        assert_eq!(RETRIES.wait(4000), Duration::from_secs(1000));
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! What every controller gets when it starts.
 
 use crate::options::Options;
-use client::{Informer, Informers, Queue, Recorder};
+use client::{Connection, Informer, Informers, Queue, Recorder};
 use kube::Api;
 use kube::core::NamespaceScope;
 use std::fmt::Debug;
@@ -54,6 +54,8 @@ pub struct Context {
     pub name: &'static str,
     /// Acts as the controller.
     pub client: kube::Client,
+    /// The component's own way to the API server.
+    pub connection: Connection,
     /// Shared by all controllers.
     pub informers: Informers,
     /// The command line.
@@ -119,10 +121,20 @@ impl Context {
     where
         K: kube::Resource + Send + Sync + 'static,
     {
-        let (period, stop, informer, queue) = (self.resync(), self.stop.clone(), informer.clone(), queue.clone());
+        self.add_each(self.resync(), informer, queue, |_| true);
+    }
+
+    /// Adds the keys of some of an informer's objects to a queue after each period.
+    pub fn add_each<K>(
+        &self, period: Duration, informer: &Informer<K>, queue: &Queue<client::Key>, wanted: fn(&K) -> bool,
+    ) where
+        K: kube::Resource + Send + Sync + 'static,
+    {
+        let (stop, informer, queue) = (self.stop.clone(), informer.clone(), queue.clone());
         tokio::spawn(async move {
             while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
-                informer.keys().into_iter().for_each(|key| queue.add(key));
+                let objects = informer.list().into_iter().filter(|object| wanted(object));
+                objects.for_each(|object| queue.add(client::Key::of(object.meta())));
             }
         });
     }

@@ -1,6 +1,7 @@
 //! namespace-controller: empties a namespace that is being deleted, pods first, and lets it go.
 
 use crate::context::{Context, Fault, Outcome};
+use base::backoff::Policy;
 use client::discovery::{Discoverer, Discovery, Served};
 use client::{Key, Queue, retry};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
@@ -19,18 +20,25 @@ const FINALIZER_ESTIMATE: i64 = 15;
 
 pub(crate) async fn run(context: Context) {
     let namespaces = context.informer::<Namespace>();
-    let queue =
-        Queue::new(client::queue::Backoff { max: Duration::from_secs(60), ..client::queue::Backoff::default() });
+    let queue = Queue::new(Policy { cap: Duration::from_secs(60), ..client::queue::RETRIES });
     let wake = queue.clone();
     namespaces.on_change(move |change| {
-        if change.object().metadata.deletion_timestamp.is_some() {
+        if is_deleted(change.object()) {
             wake.add(Key::of(&change.object().metadata));
         }
     });
     namespaces.synced().await;
+    let period = context.options.flags.duration("namespace-sync-period");
+    if !period.is_zero() {
+        context.add_each(period, &namespaces, &queue, is_deleted);
+    }
     let workers = context.options.workers("concurrent-namespace-syncs");
     let deleter = Deleter { discoverer: Discoverer::new(context.client.clone()), context: context.clone() };
     context.serve(&queue, workers, |key: Key| deleter.reconcile(key)).await;
+}
+
+fn is_deleted(namespace: &Namespace) -> bool {
+    namespace.metadata.deletion_timestamp.is_some()
 }
 
 struct Deleter {

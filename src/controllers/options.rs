@@ -1,5 +1,6 @@
 //! The command line of kube-controller-manager: upstream's flags and their checks.
 
+use crate::table;
 use base::flags::{self, Flags};
 use clap::Arg;
 
@@ -33,7 +34,7 @@ impl Options {
     fn check(&self) -> Result<(), String> {
         for entry in self.controllers.iter().filter(|entry| *entry != "*") {
             let name = entry.strip_prefix('-').unwrap_or(entry);
-            if crate::table::find(name).is_none() && !crate::table::ABSENT.contains(&name) {
+            if table::find(name).is_none() && !table::ABSENT.iter().any(|absent| absent.is(name)) {
                 return Err(format!("{name:?} is not in the list of known controllers"));
             }
         }
@@ -46,6 +47,18 @@ impl Options {
             }
         }
         self.timing().validate().map_err(str::to_owned)
+    }
+
+    /// Warns of each flag that was given and has no effect.
+    pub fn tell_of_what_has_no_effect(&self) {
+        for (why, flag) in self.idle() {
+            tracing::warn!("--{flag} has no effect: {why}");
+        }
+    }
+
+    fn idle(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let all = NO_EFFECT.iter().flat_map(|(why, flags)| flags.iter().map(|flag| (*why, *flag)));
+        all.filter(|(_, flag)| self.flags.given(flag))
     }
 
     /// The leader election flags.
@@ -72,8 +85,103 @@ fn all() -> Vec<Arg> {
         flags::emulation(),
     ];
     let own = [generic(), workers(), workloads(), nodes(), security(), storage()];
-    shared.into_iter().chain(own).flatten().collect()
+    shared.into_iter().chain(own).flatten().map(with_effect).collect()
 }
+
+/// The flag with a help that says when it has no effect.
+fn with_effect(flag: Arg) -> Arg {
+    let idle = NO_EFFECT.iter().find(|(_, flags)| flags.contains(&flag.get_id().as_str()));
+    let Some((why, _)) = idle else { return flag };
+    let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+    flag.help(format!("{help}; has no effect: {why}"))
+}
+
+/// Flags that are taken and do nothing, by why.
+const NO_EFFECT: &[(&str, &[&str])] = &[
+    ("requests are JSON", &["kube-api-content-type"]),
+    ("requests are limited by the server's flow control", &["kube-api-qps", "kube-api-burst"]),
+    ("there is no profiling by HTTP", &["profiling", "contention-profiling"]),
+    ("gates are at their defaults", &["feature-gates"]),
+    ("upstream has none either", &["node-sync-period"]),
+    (
+        "there is no controller of a cloud",
+        &[
+            "cloud-provider",
+            "cloud-config",
+            "external-cloud-volume-plugin",
+            "allow-untagged-cloud",
+            "enable-leader-migration",
+            "leader-migration-config",
+        ],
+    ),
+    ("there is no service-lb-controller", &["cluster-name", "concurrent-service-syncs"]),
+    ("there is no node-route-controller", &["configure-cloud-routes", "route-reconciliation-period"]),
+    ("there is no cronjob-controller", &["concurrent-cron-job-syncs"]),
+    ("there is no statefulset-controller", &["concurrent-statefulset-syncs"]),
+    ("there is no device-taint-eviction-controller", &["concurrent-device-taint-eviction-syncs"]),
+    ("there is no ephemeral-volume-controller", &["concurrent-ephemeralvolume-syncs"]),
+    ("there is no resourceclaim-controller", &["concurrent-resourceclaim-syncs"]),
+    (
+        "there is no validatingadmissionpolicy-status-controller",
+        &["concurrent-validating-admission-policy-status-syncs"],
+    ),
+    ("there is no resourcequota-controller", &["concurrent-resource-quota-syncs", "resource-quota-sync-period"]),
+    (
+        "there is no serviceaccount-token-controller",
+        &["concurrent-serviceaccount-token-syncs", "service-account-private-key-file"],
+    ),
+    ("there is no legacy-serviceaccount-token-cleaner-controller", &["legacy-service-account-token-clean-up-period"]),
+    (
+        "there is no horizontal-pod-autoscaler-controller",
+        &[
+            "concurrent-horizontal-pod-autoscaler-syncs",
+            "horizontal-pod-autoscaler-sync-period",
+            "horizontal-pod-autoscaler-downscale-stabilization",
+            "horizontal-pod-autoscaler-tolerance",
+            "horizontal-pod-autoscaler-cpu-initialization-period",
+            "horizontal-pod-autoscaler-initial-readiness-delay",
+        ],
+    ),
+    (
+        "there is no certificatesigningrequest-signing-controller",
+        &[
+            "cluster-signing-cert-file",
+            "cluster-signing-key-file",
+            "cluster-signing-kube-apiserver-client-cert-file",
+            "cluster-signing-kube-apiserver-client-key-file",
+            "cluster-signing-kubelet-client-cert-file",
+            "cluster-signing-kubelet-client-key-file",
+            "cluster-signing-kubelet-serving-cert-file",
+            "cluster-signing-kubelet-serving-key-file",
+            "cluster-signing-legacy-unknown-cert-file",
+            "cluster-signing-legacy-unknown-key-file",
+            "cluster-signing-duration",
+        ],
+    ),
+    (
+        "there is no persistentvolume-binder-controller",
+        &[
+            "pvclaimbinder-sync-period",
+            "enable-dynamic-provisioning",
+            "enable-hostpath-provisioner",
+            "flex-volume-plugin-dir",
+            "pv-recycler-pod-template-filepath-nfs",
+            "pv-recycler-minimum-timeout-nfs",
+            "pv-recycler-increment-timeout-nfs",
+            "pv-recycler-pod-template-filepath-hostpath",
+            "pv-recycler-minimum-timeout-hostpath",
+            "pv-recycler-timeout-increment-hostpath",
+        ],
+    ),
+    (
+        "there is no persistentvolume-attach-detach-controller",
+        &[
+            "disable-attach-detach-reconcile-sync",
+            "attach-detach-reconcile-sync-period",
+            "disable-force-detach-on-timeout",
+        ],
+    ),
+];
 
 fn generic() -> Vec<Arg> {
     use flags::{duration, float, int, list, map, switch, text};
@@ -89,17 +197,17 @@ fn generic() -> Vec<Arg> {
         duration("controller-start-interval", "0s", "interval between starting controllers"),
         duration("controller-shutdown-timeout", "10s", "how long controllers may take to end"),
         duration("min-resync-period", "12h0m0s", "all objects are looked at again after one to two of these"),
-        text("kube-api-content-type", "application/vnd.kubernetes.protobuf", "accepted; requests are JSON"),
-        float("kube-api-qps", 20.0, "accepted; requests are limited by the server's flow control"),
-        int("kube-api-burst", 30, "accepted; requests are limited by the server's flow control"),
-        map("feature-gates", "key=bool pairs; gates at their defaults are accepted"),
-        switch("profiling", true, "accepted; there is no profiling by HTTP"),
-        switch("contention-profiling", false, "accepted; there is no profiling by HTTP"),
+        text("kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests"),
+        float("kube-api-qps", 20.0, "requests per second"),
+        int("kube-api-burst", 30, "requests in a burst"),
+        map("feature-gates", "key=bool pairs"),
+        switch("profiling", true, "profiling by HTTP"),
+        switch("contention-profiling", false, "profiling of locks, if profiling is on"),
         text("cluster-name", "kubernetes", "prefix of instances of this cluster"),
         text("cloud-provider", "", "cloud provider; empty or external"),
         text("cloud-config", "", "path of the cloud provider's configuration"),
-        text("external-cloud-volume-plugin", "", "accepted for external cloud providers"),
-        switch("allow-untagged-cloud", false, "accepted for external cloud providers"),
+        text("external-cloud-volume-plugin", "", "volume plugin of a cloud provider"),
+        switch("allow-untagged-cloud", false, "whether instances without the cluster's tag are taken"),
         switch("configure-cloud-routes", true, "whether the cloud gets routes for the nodes' ranges"),
         duration("route-reconciliation-period", "10s", "period for reconciling routes of a cloud"),
         switch("enable-leader-migration", false, "whether leader migration is on"),
@@ -185,7 +293,7 @@ fn nodes() -> Vec<Arg> {
         duration("node-monitor-period", "5s", "period for looking at the nodes' state"),
         duration("node-monitor-grace-period", "50s", "how long a node may be silent before it counts as lost"),
         duration("node-startup-grace-period", "1m0s", "how long a node that starts may be silent"),
-        duration("node-sync-period", "0s", "accepted; has no effect"),
+        duration("node-sync-period", "0s", "period for looking at the nodes of a cloud"),
         float("node-eviction-rate", 0.1, "nodes per second whose pods are evicted in a healthy zone"),
         float("secondary-node-eviction-rate", 0.01, "nodes per second whose pods are evicted in an unhealthy zone"),
         int("large-cluster-size-threshold", 50, "nodes above which an unhealthy zone still evicts"),
@@ -196,7 +304,7 @@ fn nodes() -> Vec<Arg> {
 fn security() -> Vec<Arg> {
     use flags::{duration, text};
     vec![
-        text("root-ca-file", "", "authority that is published to pods and put in token Secrets"),
+        text("root-ca-file", "", "authority that is published to pods"),
         text("service-account-private-key-file", "", "key that signs tokens in Secrets"),
         text("cluster-signing-cert-file", "", "authority that signs all certificates"),
         text("cluster-signing-key-file", "", "its key"),
@@ -230,21 +338,21 @@ fn storage() -> Vec<Arg> {
     vec![
         duration("pvclaimbinder-sync-period", "15s", "period for looking at volumes and claims"),
         switch("enable-dynamic-provisioning", true, "whether claims make external provisioners work"),
-        switch("enable-hostpath-provisioner", false, "accepted; there is no provisioner in the controller manager"),
+        switch("enable-hostpath-provisioner", false, "whether claims get directories of the host, for tests"),
         text(
             "flex-volume-plugin-dir",
             "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/",
-            "accepted; there are no flex volumes",
+            "directory of flex volume plugins",
         ),
-        text("pv-recycler-pod-template-filepath-nfs", "", "accepted; volumes are not recycled"),
-        int("pv-recycler-minimum-timeout-nfs", 300, "accepted; volumes are not recycled"),
-        int("pv-recycler-increment-timeout-nfs", 30, "accepted; volumes are not recycled"),
-        text("pv-recycler-pod-template-filepath-hostpath", "", "accepted; volumes are not recycled"),
-        int("pv-recycler-minimum-timeout-hostpath", 60, "accepted; volumes are not recycled"),
-        int("pv-recycler-timeout-increment-hostpath", 30, "accepted; volumes are not recycled"),
-        switch("disable-attach-detach-reconcile-sync", false, "accepted; attaching is the drivers' business"),
-        duration("attach-detach-reconcile-sync-period", "1m0s", "accepted; attaching is the drivers' business"),
-        switch("disable-force-detach-on-timeout", false, "accepted; attaching is the drivers' business"),
+        text("pv-recycler-pod-template-filepath-nfs", "", "template of pods that recycle volumes"),
+        int("pv-recycler-minimum-timeout-nfs", 300, "seconds that recycling may take at least"),
+        int("pv-recycler-increment-timeout-nfs", 30, "seconds more for each Gi"),
+        text("pv-recycler-pod-template-filepath-hostpath", "", "template of pods that recycle volumes"),
+        int("pv-recycler-minimum-timeout-hostpath", 60, "seconds that recycling may take at least"),
+        int("pv-recycler-timeout-increment-hostpath", 30, "seconds more for each Gi"),
+        switch("disable-attach-detach-reconcile-sync", false, "no comparison of what is attached with the nodes"),
+        duration("attach-detach-reconcile-sync-period", "1m0s", "period of that comparison"),
+        switch("disable-force-detach-on-timeout", false, "no detaching by force from nodes that are gone"),
     ]
 }
 
@@ -283,6 +391,30 @@ mod tests {
             "--use-service-account-credentials=true",
         ];
         assert_eq!(refusal(&args), None);
+    }
+
+    fn parsed(args: &[&str]) -> Options {
+        let Ok(flags) = flags::parse(command(), args.iter().map(OsString::from)) else { panic!("should parse") };
+        Options::read(flags).unwrap()
+    }
+
+    #[test]
+    fn flags_without_effect_say_so_in_their_help_and_are_told_when_given() {
+        let options = parsed(&["--concurrent-statefulset-syncs=7", "--concurrent-job-syncs=7"]);
+        let idle: Vec<_> = options.idle().collect();
+        assert_eq!(idle, [("there is no statefulset-controller", "concurrent-statefulset-syncs")]);
+        let command = command();
+        let help = |name: &str| {
+            let flag = command.get_arguments().find(|flag| flag.get_id() == name);
+            flag.unwrap_or_else(|| panic!("no flag {name}")).get_help().unwrap().to_string()
+        };
+        for (why, flags) in NO_EFFECT {
+            flags.iter().for_each(|flag| assert!(help(flag).ends_with(why), "{flag}"));
+            if let Some(controller) = why.strip_prefix("there is no ").filter(|name| name.ends_with("-controller")) {
+                assert!(table::ABSENT.iter().any(|absent| absent.is(controller)), "{controller}");
+            }
+        }
+        assert!(!help("concurrent-job-syncs").contains("no effect"));
     }
 
     #[test]

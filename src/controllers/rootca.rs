@@ -7,6 +7,7 @@ use client::{Informer, Key, Queue, Selection};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::{ObjectMeta, PostParams};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 const NAME: &str = "kube-root-ca.crt";
 const FIELD: &str = "ca.crt";
@@ -17,8 +18,13 @@ const DESCRIPTION: (&str, &str) = (
      clusters.",
 );
 
-pub(crate) async fn run(context: Context) {
-    let Some(authority) = read_authority(&context) else { return };
+/// Publishes until the context's end.
+///
+/// # Errors
+/// When there is a file to publish, and it can't be read.
+pub(crate) async fn run(context: Context) -> Result<(), base::Fault> {
+    let file = context.options.flags.path("root-ca-file");
+    let authority = authority(file.as_deref(), context.connection.config().root_cert.as_deref())?;
     let namespaces = context.informer::<Namespace>();
     let maps = context.informers.select::<ConfigMap>(&Selection::named(NAME));
     let queue = Queue::<Key>::default();
@@ -32,18 +38,21 @@ pub(crate) async fn run(context: Context) {
     maps.synced().await;
     context.resync_keys(&namespaces, &queue);
     context.serve(&queue, 1, |key| reconcile(&context, &namespaces, &maps, &authority, key)).await;
+    Ok(())
 }
 
-/// The file of `--root-ca-file`.
-fn read_authority(context: &Context) -> Option<String> {
-    let path = context.options.flags.path("root-ca-file")?;
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            tracing::error!(path = %path.display(), %error, "can't read the root authority; it is not published");
-            None
-        }
-    }
+/// The file of `--root-ca-file`; without one the authorities that this process trusts to sign the API server.
+fn authority(file: Option<&Path>, trusted: Option<&[Vec<u8>]>) -> Result<String, base::Fault> {
+    let Some(path) = file else {
+        let certs: Vec<_> = trusted.unwrap_or_default().iter().map(|cert| cert.as_slice().into()).collect();
+        return Ok(base::tls::pem(&certs));
+    };
+    let read = || -> Result<String, base::Fault> {
+        let text = std::fs::read_to_string(path)?;
+        base::tls::parse_certs(text.as_bytes())?;
+        Ok(text)
+    };
+    read().map_err(|why| format!("error parsing root-ca-file at {}: {why}", path.display()).into())
 }
 
 #[derive(Debug, PartialEq)]
@@ -103,5 +112,14 @@ mod tests {
         let mut spoilt = map.clone();
         spoilt.data = Some([(FIELD.to_owned(), "x".to_owned())].into());
         assert_eq!(plan(Some(&namespace), Some(&spoilt), "pem"), Some(Command::Replace(map)));
+    }
+
+    #[test]
+    fn a_root_authority_that_cannot_be_read_is_an_error_and_without_one_the_trusted_are_published() {
+        let why = |path: &str| authority(Some(Path::new(path)), None).unwrap_err().to_string();
+        assert!(why("/nowhere/ca.crt").starts_with("error parsing root-ca-file at /nowhere/ca.crt: "));
+        assert!(why("/dev/null").contains("does not contain any valid"));
+        let published = authority(None, Some(&[vec![1, 2, 3]])).unwrap();
+        assert_eq!(published, "-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n");
     }
 }

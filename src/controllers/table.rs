@@ -13,17 +13,37 @@ pub struct Row {
     pub aliases: &'static [&'static str],
     /// Whether `*` means it.
     pub default: bool,
-    /// Runs it until the context's end.
-    pub start: fn(Context) -> BoxFuture<'static, ()>,
+    /// Runs it until the context's end, or until it finds that it can't.
+    pub start: fn(Context) -> BoxFuture<'static, Result<(), base::Fault>>,
 }
 
 macro_rules! row {
-    ($name:literal, $account:literal, [$($alias:literal),*], $run:path) => {
-        Row { name: $name, account: $account, aliases: &[$($alias),*], default: true, start: |context| Box::pin($run(context)) }
+    ($name:literal, $account:literal, [$($alias:literal),*], $run:path $(, $off:ident)?) => {
+        Row {
+            name: $name,
+            account: $account,
+            aliases: &[$($alias),*],
+            default: row!(@default $($off)?),
+            start: |context| Box::pin(async { End::from($run(context).await).0 }),
+        }
     };
-    ($name:literal, $account:literal, [$($alias:literal),*], $run:path, off) => {
-        Row { name: $name, account: $account, aliases: &[$($alias),*], default: false, start: |context| Box::pin($run(context)) }
-    };
+    (@default) => { true };
+    (@default off) => { false };
+}
+
+/// How a controller has ended; only some can fail.
+struct End(Result<(), base::Fault>);
+
+impl From<()> for End {
+    fn from((): ()) -> Self {
+        Self(Ok(()))
+    }
+}
+
+impl From<Result<(), base::Fault>> for End {
+    fn from(end: Result<(), base::Fault>) -> Self {
+        Self(end)
+    }
 }
 
 /// Every controller, in the order of their start.
@@ -70,65 +90,77 @@ pub const TABLE: &[Row] = &[
     row!("garbage-collector-controller", "generic-garbage-collector", ["garbagecollector"], crate::gc::run),
 ];
 
-/// Upstream's controllers that are not here yet: names that `--controllers` takes, and that start nothing.
-pub const ABSENT: &[&str] = &[
-    "serviceaccount-token-controller",
-    "serviceaccount-token",
-    "resourcequota-controller",
-    "resourcequota",
-    "horizontal-pod-autoscaler-controller",
-    "horizontalpodautoscaling",
-    "disruption-controller",
-    "disruption",
-    "statefulset-controller",
-    "statefulset",
-    "cronjob-controller",
-    "cronjob",
-    "certificatesigningrequest-signing-controller",
-    "csrsigning",
-    "certificatesigningrequest-approving-controller",
-    "csrapproving",
-    "certificatesigningrequest-cleaner-controller",
-    "csrcleaner",
-    "podcertificaterequest-cleaner-controller",
-    "bootstrap-signer-controller",
-    "bootstrapsigner",
-    "device-taint-eviction-controller",
-    "persistentvolume-binder-controller",
-    "persistentvolume-binder",
-    "persistentvolume-attach-detach-controller",
-    "attachdetach",
-    "persistentvolume-expander-controller",
-    "persistentvolume-expander",
-    "persistentvolumeclaim-protection-controller",
-    "pvc-protection",
-    "persistentvolume-protection-controller",
-    "pv-protection",
-    "podgroup-protection-controller",
-    "service-ca-certificate-publisher-controller",
-    "kube-apiserver-serving-clustertrustbundle-publisher-controller",
-    "ephemeral-volume-controller",
-    "ephemeral-volume",
-    "storageversion-garbage-collector-controller",
-    "storage-version-gc",
-    "resourceclaim-controller",
-    "resource-claim-controller",
-    "resourcepoolstatusrequest-controller",
-    "legacy-serviceaccount-token-cleaner-controller",
-    "legacy-service-account-token-cleaner",
-    "validatingadmissionpolicy-status-controller",
-    "validatingadmissionpolicy-status",
-    "volumeattributesclass-protection-controller",
-    "service-cidr-controller",
-    "storage-version-migrator-controller",
-    "selinux-warning-controller",
-    "service-lb-controller",
-    "service",
-    "node-route-controller",
-    "route",
-    "cloud-node-lifecycle-controller",
-    "cloud-node-lifecycle",
-];
+/// A controller of upstream's that is not here: `--controllers` takes its names, and they start nothing.
+pub struct Absent {
+    /// Upstream's name.
+    pub name: &'static str,
+    /// Names it had before.
+    pub aliases: &'static [&'static str],
+    /// Whether upstream starts it with `*`, in a cluster without a cloud.
+    pub default: bool,
+}
+
+impl Absent {
+    /// Whether it has this name, old or new.
+    pub fn is(&self, name: &str) -> bool {
+        self.name == name || self.aliases.contains(&name)
+    }
+}
+
+macro_rules! absent {
+    ($($name:literal $([$($alias:literal),*])? $(, $off:ident)?;)*) => {
+        &[$(Absent { name: $name, aliases: &[$($($alias),*)?], default: row!(@default $($off)?) }),*]
+    };
+}
+
+/// Upstream's controllers that are not here yet.
+pub const ABSENT: &[Absent] = absent! {
+    "serviceaccount-token-controller" ["serviceaccount-token"];
+    "resourcequota-controller" ["resourcequota"];
+    "horizontal-pod-autoscaler-controller" ["horizontalpodautoscaling"];
+    "disruption-controller" ["disruption"];
+    "statefulset-controller" ["statefulset"];
+    "cronjob-controller" ["cronjob"];
+    "certificatesigningrequest-signing-controller" ["csrsigning"];
+    "certificatesigningrequest-approving-controller" ["csrapproving"];
+    "certificatesigningrequest-cleaner-controller" ["csrcleaner"];
+    "podcertificaterequest-cleaner-controller";
+    "bootstrap-signer-controller" ["bootstrapsigner"], off;
+    "device-taint-eviction-controller";
+    "persistentvolume-binder-controller" ["persistentvolume-binder"];
+    "persistentvolume-attach-detach-controller" ["attachdetach"];
+    "persistentvolume-expander-controller" ["persistentvolume-expander"];
+    "persistentvolumeclaim-protection-controller" ["pvc-protection"];
+    "persistentvolume-protection-controller" ["pv-protection"];
+    "podgroup-protection-controller";
+    "service-ca-certificate-publisher-controller" ["service-ca-cert-publisher"];
+    "kube-apiserver-serving-clustertrustbundle-publisher-controller";
+    "ephemeral-volume-controller" ["ephemeral-volume"];
+    "storageversion-garbage-collector-controller" ["storage-version-gc"];
+    "resourceclaim-controller" ["resource-claim-controller"];
+    "resourcepoolstatusrequest-controller";
+    "legacy-serviceaccount-token-cleaner-controller" ["legacy-service-account-token-cleaner"];
+    "validatingadmissionpolicy-status-controller" ["validatingadmissionpolicy-status"];
+    "volumeattributesclass-protection-controller";
+    "service-cidr-controller";
+    "storage-version-migrator-controller";
+    "selinux-warning-controller", off;
+    "service-lb-controller" ["service"], off;
+    "node-route-controller" ["route"], off;
+    "cloud-node-lifecycle-controller" ["cloud-node-lifecycle"], off;
+};
+
+/// What to tell about controllers that `--controllers` means and that are not here: those it names, and those that are
+/// among all.
+pub fn missing(controllers: &[String]) -> (Vec<&'static str>, Vec<&'static str>) {
+    let named = |absent: &&Absent| controllers.iter().any(|entry| absent.is(entry));
+    let refused =
+        |absent: &Absent| controllers.iter().any(|entry| entry.strip_prefix('-').is_some_and(|name| absent.is(name)));
+    let all = controllers.iter().any(|entry| entry == "*");
+    let implied = |absent: &&Absent| all && absent.default && !named(absent) && !refused(absent);
+    let names = |absent: &Absent| absent.name;
+    (ABSENT.iter().filter(named).map(names).collect(), ABSENT.iter().filter(implied).map(names).collect())
+}
 
 /// The controller of this name, old or new.
 pub fn find(name: &str) -> Option<&'static Row> {
@@ -156,7 +188,8 @@ mod tests {
     #[test]
     fn names_are_unique() {
         let here = TABLE.iter().flat_map(|row| row.aliases.iter().chain([&row.name]));
-        let mut names: Vec<_> = here.chain(ABSENT).collect();
+        let absent = ABSENT.iter().flat_map(|absent| absent.aliases.iter().chain([&absent.name]));
+        let mut names: Vec<_> = here.chain(absent).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
@@ -176,5 +209,15 @@ mod tests {
         assert!(!enabled(on, &["*", "-replicaset-controller"]));
         assert!(!enabled(on, &["namespace-controller"]));
         assert!(enabled(on, &["replicaset-controller"]));
+    }
+
+    #[test]
+    fn absent_controllers_that_are_asked_for_are_named() {
+        let missing = |list: &[&str]| missing(&list.iter().map(|entry| (*entry).to_owned()).collect::<Vec<_>>());
+        let (named, implied) = missing(&["*", "-cronjob", "bootstrapsigner", "tokencleaner"]);
+        assert_eq!(named, ["bootstrap-signer-controller"]);
+        assert!(implied.contains(&"statefulset-controller"));
+        assert!(!implied.contains(&"cronjob-controller") && !implied.contains(&"service-lb-controller"));
+        assert_eq!(missing(&["job-controller", "disruption"]), (vec!["disruption-controller"], vec![]));
     }
 }

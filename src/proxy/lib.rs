@@ -61,8 +61,6 @@ enum Error {
     Range(#[from] sync::NoRange),
     #[error("writing {0:?}: {1}")]
     Write(PathBuf, String),
-    #[error("invalid master URL: {0}")]
-    Master(String),
 }
 
 /// Runs kube-proxy with these arguments, the first of which is its name.
@@ -89,7 +87,8 @@ async fn run(flags: &Flags, shutdown: &Shutdown) -> Result<(), Error> {
         tracing::info!("System initialized and --init-only specified");
         return Ok(());
     }
-    let connection = connect(&settings).await?;
+    let master = settings.master.as_deref().unwrap_or_default();
+    let connection = Connection::open_at(master, settings.kubeconfig.as_deref(), "kube-proxy").await?;
     host::adjust_oom_score(settings.oom_score_adj);
     tell_start(&connection, &settings.node);
     let syncer = sync::Syncer::new(settings.clone(), sources(&settings, &connection));
@@ -146,14 +145,6 @@ fn sources(settings: &Settings, connection: &Connection) -> sync::Sources {
         nodes: informers.select::<Node>(&Selection::named(&settings.node)),
         ranges: informers.of::<ServiceCIDR>(),
     }
-}
-
-async fn connect(settings: &Settings) -> Result<Connection, Error> {
-    let connection = Connection::open(settings.kubeconfig.as_deref(), "kube-proxy").await?;
-    let Some(master) = &settings.master else { return Ok(connection) };
-    let mut moved = connection.config().clone();
-    moved.cluster_url = master.parse().map_err(|e: http::uri::InvalidUri| Error::Master(e.to_string()))?;
-    Ok(Connection::from_config(moved, "kube-proxy")?)
 }
 
 /// Serves health and metrics in the background.

@@ -41,7 +41,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 
 async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let config = Config::from_flags(flags)?;
-    let connection = Connection::open(config.kubeconfig.as_deref(), "kube-scheduler").await?;
+    let connection = Connection::open_at(flags.text("master"), config.kubeconfig.as_deref(), "kube-scheduler").await?;
     let (synced, watchdog) = (Flag::new("handlers are not fully synchronized"), Watchdog::default());
     serve(flags, &config, &synced, &watchdog, &shutdown).await?;
     let informers = Informers::new(&connection);

@@ -33,7 +33,8 @@ pub(crate) async fn run(context: Context) {
     let queue = Queue::<Key>::default();
     let wake = queue.clone();
     shell.services.on_change(move |change| wake.add(Key::of(&change.object().metadata)));
-    service::wake_by_pods(&queue, &shell.services, &shell.pods);
+    let gather = context.options.flags.duration("endpoint-updates-batch-period");
+    service::wake_by_pods(&queue, &shell.services, &shell.pods, gather);
     let wake = queue.clone();
     shell.endpoints.on_change(move |change| {
         let elects = change.object().metadata.annotations.as_ref().is_some_and(|all| all.contains_key(ELECTION));

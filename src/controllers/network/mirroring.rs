@@ -30,8 +30,9 @@ pub(crate) async fn run(context: Context) {
     };
     shell.slices.add_index("service", by_service);
     let queue = Queue::<Key>::default();
-    let wake = queue.clone();
-    shell.endpoints.on_change(move |change| wake.add(Key::of(&change.object().metadata)));
+    let (wake, gather) =
+        (queue.clone(), context.options.flags.duration("mirroring-endpointslice-updates-batch-period"));
+    shell.endpoints.on_change(move |change| wake.add_after(Key::of(&change.object().metadata), gather));
     let wake = queue.clone();
     shell.services.on_change(move |change| wake.add(Key::of(&change.object().metadata)));
     wake_by_slices(&queue, &shell.slices, CONTROLLER);

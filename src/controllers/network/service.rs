@@ -86,8 +86,10 @@ pub(super) fn find_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     }
 }
 
-/// Wakes the Services that a pod belongs or belonged to.
-pub(super) fn wake_by_pods(queue: &Queue<Key>, services: &Informer<Service>, pods: &Informer<Pod>) {
+/// Wakes the Services that a pod belongs or belonged to, after a time in which more changes are gathered.
+pub(super) fn wake_by_pods(
+    queue: &Queue<Key>, services: &Informer<Service>, pods: &Informer<Pod>, gather: std::time::Duration,
+) {
     let (queue, services) = (queue.clone(), services.clone());
     pods.on_change(move |change| {
         if let client::Change::Updated(old, new) = change
@@ -99,7 +101,7 @@ pub(super) fn wake_by_pods(queue: &Queue<Key>, services: &Informer<Service>, pod
         for service in services.in_namespace(&namespace) {
             let Some(selector) = selector(&service) else { continue };
             if change.both().any(|pod| pods::selects(&selector, &pod.metadata)) {
-                queue.add(Key::of(&service.metadata));
+                queue.add_after(Key::of(&service.metadata), gather);
             }
         }
     });

@@ -8,6 +8,7 @@ use super::service::{
 use crate::common::expect::Expectations;
 use crate::common::pods::{self, names};
 use crate::context::{Context, Fault, Outcome};
+use base::backoff::Policy;
 use client::{Informer, Key, Queue, Recorder, owner, retry};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{
@@ -35,11 +36,11 @@ pub(crate) async fn run(context: Context) {
         context: context.clone(),
     };
     shell.slices.add_index("service", by_service);
-    let queue =
-        Queue::new(client::queue::Backoff { base: Duration::from_secs(1), ..client::queue::Backoff::default() });
+    let queue = Queue::new(Policy { first: Duration::from_secs(1), ..client::queue::RETRIES });
     let wake = queue.clone();
     shell.services.on_change(move |change| wake.add(Key::of(&change.object().metadata)));
-    service::wake_by_pods(&queue, &shell.services, &shell.pods);
+    let gather = context.options.flags.duration("endpointslice-updates-batch-period");
+    service::wake_by_pods(&queue, &shell.services, &shell.pods, gather);
     wake_by_slices(&queue, &shell.slices, CONTROLLER);
     wake_by_nodes(&queue, &shell);
     shell.services.synced().await;
