@@ -294,7 +294,8 @@ impl<'a> Step<'a> {
         self.succeeded = self.done.len();
         if let Some(lost) = &self.lost {
             let more = held.iter().filter(|pod| self.loses_its_index(pod)).filter_map(|pod| self.index(pod));
-            self.lost = Some(lost.union(&more.collect()));
+            // The API takes no index as both.
+            self.lost = Some(lost.union(&more.filter(|index| !self.done.contains(*index)).collect()));
             self.awaiting = self.awaiting_replacement(held);
         }
     }
@@ -478,6 +479,9 @@ impl<'a> Step<'a> {
 
     /// Active pods that must go: those without an index of their own, and as many more as there are too many.
     fn doomed(&self, active: &[Arc<Pod>], surplus: usize) -> Vec<Arc<Pod>> {
+        if surplus == 0 && !is_indexed(&self.spec) {
+            return Vec::new();
+        }
         let mut ranked = active.to_vec();
         ranks::sort(&mut ranked, |_| 0, self.now);
         let mut doomed = Vec::new();

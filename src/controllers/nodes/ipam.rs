@@ -11,18 +11,20 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub(crate) async fn run(context: Context) {
+/// Gives ranges until the context's end.
+///
+/// # Errors
+/// When the flags name no ranges that can be given.
+pub(crate) async fn run(context: Context) -> Result<(), base::Fault> {
     let flags = &context.options.flags;
-    if !flags.switch("allocate-node-cidrs") || flags.text("cidr-allocator-type") != "RangeAllocator" {
-        return;
+    if !flags.switch("allocate-node-cidrs") {
+        return Ok(());
     }
-    let pools = match pools(&context) {
-        Ok(pools) => pools,
-        Err(why) => {
-            tracing::error!(%why, "no ranges are given to nodes");
-            return;
-        }
-    };
+    let allocator = flags.text("cidr-allocator-type");
+    if allocator != "RangeAllocator" {
+        return Err(format!("invalid CIDR allocator type: {allocator}").into());
+    }
+    let pools = pools(&context)?;
     let shell = Shell {
         nodes: context.informer(),
         pools: Mutex::new(pools),
@@ -52,6 +54,7 @@ pub(crate) async fn run(context: Context) {
             shell.reconcile(key)
         })
         .await;
+    Ok(())
 }
 
 fn pools(context: &Context) -> Result<Vec<Pool>, String> {
