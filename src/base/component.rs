@@ -54,6 +54,9 @@ where
     };
     crate::logging::init(flags.logging());
     crate::tls::install();
+    for what in flags.idle() {
+        tracing::warn!(what, "this has no effect here");
+    }
     match start(flags, threads, run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

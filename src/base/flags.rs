@@ -74,7 +74,11 @@ fn value(name: &'static str, default: &str, help: &'static str, parser: ValuePar
     if default.is_empty() { arg } else { arg.default_value(default.to_string()) }
 }
 
-fn parse_bool(text: &str) -> Result<bool, String> {
+/// A bool as Go reads it.
+///
+/// # Errors
+/// In Go's words.
+pub(crate) fn parse_bool(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -102,9 +106,9 @@ fn parse_go_duration(text: &str) -> Result<Duration, String> {
 pub fn common() -> Vec<Arg> {
     vec![
         int("v", 0, "number for the log level verbosity").short('v').value_name("Level"),
-        text("vmodule", "", "pattern=N pairs for verbosity by file; accepted, the level of -v holds everywhere"),
+        text("vmodule", "", "accepted; the level of -v holds everywhere"),
         choice("logging-format", "text", &["text", "json"], "form of the log: text or json"),
-        duration("log-flush-frequency", "5s", "how often the log is flushed; ours is written at once"),
+        duration("log-flush-frequency", "5s", "accepted; the log is written at once"),
         switch("log-json-split-stream", false, "accepted; the log has one stream"),
         text("log-json-info-buffer-size", "0", "accepted; the log is not buffered"),
         switch("log-text-split-stream", false, "accepted; the log has one stream"),
@@ -188,23 +192,35 @@ pub fn leader_election(lock: &'static str) -> Vec<Arg> {
     ]
 }
 
+/// How the help of a flag begins that is taken so that a command line written for upstream starts, and that has no
+/// effect here. Such flags have a part of `--help` of their own, and one that is given is told of at start.
+const IDLE: &str = "accepted";
+
+fn is_idle(arg: &Arg) -> bool {
+    arg.get_help().is_some_and(|help| help.to_string().starts_with(IDLE))
+}
+
 /// A component's command line: its name, a line about it, its flags and the common ones.
 pub fn command(name: &'static str, about: &'static str, flags: impl IntoIterator<Item = Arg>) -> Command {
+    let group = |arg: Arg| if is_idle(&arg) { arg.help_heading("Without effect here") } else { arg };
     Command::new(name)
         .about(about)
-        .args(flags)
-        .args(common())
+        .args(flags.into_iter().chain(common()).map(group))
         .args_override_self(true)
         .disable_version_flag(true)
         .disable_help_subcommand(true)
         .max_term_width(120)
 }
 
+/// The flag of feature gates.
+const GATES: &str = "feature-gates";
+
 /// A command line, parsed.
 #[derive(Debug, Clone)]
 pub struct Flags {
     matches: ArgMatches,
     names: Vec<String>,
+    idle: Vec<String>,
 }
 
 /// Why no flags come out of a command line.
@@ -229,7 +245,9 @@ pub fn parse(command: Command, args: impl IntoIterator<Item = OsString>) -> Resu
         Err(e) => return Err(Exit::Refuse(refusal(&e))),
     };
     let names = command.get_arguments().map(|a| a.get_id().to_string()).filter(|n| n != "help").collect();
-    let flags = Flags { matches, names };
+    let idle = command.get_arguments().filter(|a| is_idle(a)).map(|a| a.get_id().to_string()).collect();
+    let flags = Flags { matches, names, idle };
+    flags.check_gates()?;
     match flags.matches.get_one::<String>("version").map(String::as_str) {
         None | Some("false") => Ok(flags),
         Some("raw") => Err(Exit::Print(format!("{}\n", crate::health::version_json()))),
@@ -335,6 +353,28 @@ impl Flags {
         pairs.map(|p| p.split_once('=').map_or((p.clone(), "true".into()), |(k, v)| (k.into(), v.into()))).collect()
     }
 
+    fn check_gates(&self) -> Result<(), Exit> {
+        let raw = self.array_if_there(GATES).join(",");
+        crate::features::check_texts(&self.gates())
+            .map_err(|why| Exit::Refuse(format!("invalid argument {raw:?} for \"--{GATES}\" flag: {why}")))
+    }
+
+    fn array_if_there(&self, name: &str) -> Vec<String> {
+        if self.names.iter().any(|known| known == name) { self.array(name) } else { Vec::new() }
+    }
+
+    fn gates(&self) -> BTreeMap<String, String> {
+        if self.names.iter().any(|known| known == GATES) { self.map(GATES) } else { BTreeMap::new() }
+    }
+
+    /// What was given and changes nothing here: flags, and feature gates that are set otherwise than their default.
+    pub fn idle(&self) -> Vec<String> {
+        let gates: Vec<(String, bool)> = self.gates().into_iter().map(|(name, on)| (name, on == "true")).collect();
+        let gates = crate::features::changed(gates.iter().map(|(name, on)| (name, *on)));
+        let gates = gates.into_iter().map(|name| format!("feature gate {name}"));
+        self.idle.iter().filter(|name| self.given(name)).map(|name| format!("--{name}")).chain(gates).collect()
+    }
+
     /// What the logging flags say.
     pub fn logging(&self) -> crate::logging::Options {
         crate::logging::Options {
@@ -414,6 +454,20 @@ mod tests {
             "invalid argument \"abc\" for \"--secure-port\" flag: strconv.ParseInt: parsing \"abc\": invalid syntax"
         );
         assert_eq!(refused(&["--secure-port"]), "flag needs an argument: --secure-port");
+    }
+
+    #[test]
+    fn what_has_no_effect_is_told_and_gates_are_checked() {
+        let flags = || [switch("old-way", false, "accepted; there is no old way"), map(GATES, "gates")];
+        let parse = |args: &[&str]| parse(command("kube-sample", "", flags()), args.iter().map(OsString::from));
+        let given = parse(&["--old-way", "--feature-gates=APIServerIdentity=false,AllowServiceExternalIPs=true"]);
+        assert_eq!(given.unwrap().idle(), ["--old-way", "feature gate APIServerIdentity"]);
+        assert!(parse(&[]).unwrap().idle().is_empty());
+        let Err(Exit::Refuse(text)) = parse(&["--feature-gates=A=true"]) else { panic!("an unknown gate") };
+        let why = "invalid argument \"A=true\" for \"--feature-gates\" flag: unrecognized feature gate: A";
+        assert_eq!(text, why);
+        let Err(Exit::Print(help)) = parse(&["--help"]) else { panic!("no help") };
+        assert!(help.contains("Without effect here:"), "{help}");
     }
 
     #[test]

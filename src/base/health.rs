@@ -271,7 +271,7 @@ impl Endpoints {
                 let sections: serde_json::Map<_, _> = self.configz.read().iter().cloned().collect();
                 typed("application/json", serde_json::Value::from(sections).to_string())
             }
-            "/version" => typed("application/json", version_json().to_string()),
+            "/version" => typed("application/json", format!("{:#}", version_json())),
             "/flagz" => typed("text/plain; charset=utf-8", flagz(self.component, &self.flags)),
             "/statusz" => typed("text/plain; charset=utf-8", statusz(self.component, &[])),
             _ => match &self.extra {
@@ -327,9 +327,10 @@ pub fn version_json() -> serde_json::Value {
         "minCompatibilityMajor": major.to_string(),
         "minCompatibilityMinor": (minor - 1).to_string(),
         "gitVersion": crate::version::GIT_VERSION,
-        "gitCommit": "",
-        "gitTreeState": "",
-        "buildDate": "",
+        // Whoever builds a release says what it is made from.
+        "gitCommit": option_env!("NAVARCH_GIT_COMMIT").unwrap_or_default(),
+        "gitTreeState": option_env!("NAVARCH_GIT_TREE_STATE").unwrap_or_default(),
+        "buildDate": option_env!("NAVARCH_BUILD_DATE").unwrap_or_default(),
         "goVersion": "",
         "compiler": "rustc",
         "platform": crate::version::platform(),

@@ -1,7 +1,7 @@
 //! Shared ground: clocks, TLS, logging, metrics, shutdown, flags, and the small HTTPS server of every component.
 //!
 //! ```text
-//!   flags, fields ──► logging, version    what every component answers to on its command line
+//!   flags, fields, features ──► logging, version    what every component answers to on its command line
 //!   tls   ──► server ──► health           sockets, connections, and the endpoints beside a component's work
 //!   metrics, clock, backoff, relay, shutdown   leaves
 //! ```
@@ -11,6 +11,7 @@
 pub mod backoff;
 pub mod clock;
 pub mod component;
+pub mod features;
 pub mod fields;
 pub mod flags;
 pub mod health;
