@@ -200,7 +200,10 @@ impl Allocations {
 }
 
 /// Writes a file in one step: its reader sees the old or the new one.
-fn write_whole(path: &Path, entries: &HashMap<String, Entry>) -> io::Result<()> {
+///
+/// # Errors
+/// As the system says.
+pub(crate) fn write_whole(path: &Path, entries: &impl serde::Serialize) -> io::Result<()> {
     let new = path.with_extension("new");
     std::fs::write(&new, serde_json::to_vec(entries)?)?;
     std::fs::rename(new, path)

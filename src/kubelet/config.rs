@@ -416,7 +416,6 @@ const IDLE: &[&str] = &[
     "/makeIPTablesUtilChains",
     "/iptablesMasqueradeBit",
     "/iptablesDropBit",
-    "/featureGates",
     "/configMapAndSecretChangeDetectionStrategy",
     "/showHiddenMetricsForVersion",
     "/volumePluginDir",
@@ -591,6 +590,11 @@ impl Config {
             self.max_open_files >= 0,
             format!("maxOpenFiles (--max-open-files) {} must not be a negative number", self.max_open_files),
         );
+        for (name, on) in &self.feature_gates {
+            if let Err(why) = base::features::check(name, *on) {
+                check(false, why);
+            }
+        }
         for at in self.differing(ABSENT) {
             check(false, format!("{} is not supported by this kubelet", at.replace('/', ".")));
         }

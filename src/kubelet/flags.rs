@@ -49,10 +49,10 @@ fn own() -> Vec<Arg> {
         f::duration("minimum-container-ttl-duration", "0s", "how long an ended container is kept at least"),
         f::text("lock-file", "", ABSENT),
         f::switch("exit-on-lock-contention", false, ABSENT),
-        f::text("runtime-cgroups", "", IDLE),
+        f::text("runtime-cgroups", "", "accepted; the runtime has its own"),
         f::text("image-credential-provider-config", "", ABSENT),
         f::text("image-credential-provider-bin-dir", "", ABSENT),
-        f::text("experimental-mounter-path", "", IDLE),
+        f::text("experimental-mounter-path", "", "accepted; volumes are mounted directly"),
         f::switch("experimental-allocatable-ignore-eviction", false, "leave eviction thresholds out of allocatable"),
     ]
 }
@@ -66,9 +66,6 @@ const IDLE: &str = "taken, without effect here; a warning is logged";
 /// Flags beside the configuration that are refused when they are given.
 const REFUSED: [&str; 4] =
     ["lock-file", "exit-on-lock-contention", "image-credential-provider-config", "image-credential-provider-bin-dir"];
-
-/// Flags beside the configuration that change nothing.
-const UNUSED: [&str; 2] = ["runtime-cgroups", "experimental-mounter-path"];
 
 /// The flags that are fields of the configuration.
 const FIELDS: &[Field] = &[
@@ -325,9 +322,8 @@ impl Options {
             "" => client::hostname(),
             given => given.to_owned(),
         };
-        let unused = UNUSED.into_iter().filter(|name| flags.given(name));
         Ok(Self {
-            idle: config.idle().into_iter().chain(unused).collect(),
+            idle: config.idle(),
             ignore_eviction: flags.switch("experimental-allocatable-ignore-eviction"),
             config,
             kubeconfig: flags.path("kubeconfig"),
@@ -436,7 +432,7 @@ mod tests {
             "--allowed-unsafe-sysctls=net.core.*",
             "--enable-controller-attach-detach=false",
             "--authentication-token-webhook-cache-ttl=1m",
-            "--feature-gates=A=true,B=false",
+            "--feature-gates=APIServerIdentity=false,AllBeta=true",
         ])
         .unwrap();
         let config = options.config;
@@ -446,8 +442,7 @@ mod tests {
         assert_eq!(config.allowed_unsafe_sysctls, ["net.core.*"]);
         assert!(!config.enable_controller_attach_detach);
         assert_eq!(config.authentication.webhook.cache_ttl, Span::secs(60));
-        assert_eq!((config.feature_gates["A"], config.feature_gates["B"]), (true, false));
-        assert_eq!(options.idle, ["featureGates"]);
+        assert_eq!((config.feature_gates["APIServerIdentity"], config.feature_gates["AllBeta"]), (false, true));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use k8s_cri::v1;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What is kept.
@@ -33,6 +34,8 @@ pub struct ContainerGc {
     pub table: Arc<Table>,
     /// Their workers.
     pub workers: Arc<Workers>,
+    /// Have all sources told what they have? Until then nobody knows which pods are gone.
+    pub complete: Arc<AtomicBool>,
     /// Directory of pods' logs.
     pub log_root: PathBuf,
     /// What is kept.
@@ -68,6 +71,9 @@ fn doomed(mut dead: Vec<Dead>, gone: impl Fn(&str) -> bool, policy: Policy) -> V
 impl ContainerGc {
     /// Looks once.
     pub async fn run_once(&self) {
+        if !self.complete.load(Ordering::Relaxed) {
+            return tracing::debug!("ended containers stay until it is known which pods there are");
+        }
         if let Err(error) = self.collect().await {
             tracing::warn!(%error, "container garbage collection failed");
         }

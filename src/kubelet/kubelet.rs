@@ -12,11 +12,12 @@
 use crate::allocation::Verdict;
 use crate::events::Level;
 use crate::objects::Changes;
-use crate::pods::admit::{Question, Refusal, admit};
+use crate::pods::admit::{self, Question, Refusal, admit};
 use crate::pods::{self, full_name, is_mirror, is_static, is_terminal, qos};
 use crate::runtime::exits::Exits;
 use crate::runtime::labels;
 use crate::runtime::state::{Glance, changed, glance};
+use crate::status::conditions::condition;
 use crate::status::manager::Life;
 use crate::table::Table;
 use crate::volumes::pod_dir;
@@ -29,6 +30,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -66,7 +68,7 @@ pub struct Kubelet {
     /// Pods of the API, when there is one.
     pub api: Option<Informer<Pod>>,
     glances: HashMap<String, Glance>,
-    /// Static pods that wait for another of their name to end.
+    /// Pods that wait for others to end: static ones for another of their name, critical ones for room.
     waiting: Vec<Arc<Pod>>,
     manifests_read: bool,
     has_manifests: bool,
@@ -75,11 +77,23 @@ pub struct Kubelet {
     cleaned: Instant,
     /// When the runtime was last listed successfully.
     pub listed: Listed,
+    /// Have all sources told what they have?
+    pub complete: Arc<AtomicBool>,
     exits: Exits,
     /// Since when nothing has happened.
     quiet_since: Instant,
     /// Is every end of what runs told?
     settled: bool,
+}
+
+/// May a pod run here?
+enum Answer {
+    /// Yes.
+    Admit,
+    /// When these are gone.
+    Preempt(Vec<Arc<Pod>>),
+    /// No.
+    Refuse(Refusal),
 }
 
 /// Where the loop hears from.
@@ -115,6 +129,7 @@ impl Kubelet {
             unclean: true,
             cleaned: Instant::now(),
             listed: Arc::default(),
+            complete: Arc::default(),
             exits,
             quiet_since: Instant::now(),
             settled: false,
@@ -200,7 +215,9 @@ impl Kubelet {
     /// Have all sources told what they have?
     fn sources_ready(&self) -> bool {
         let manifests = !self.has_manifests || self.manifests_read;
-        manifests && self.api.as_ref().is_none_or(Informer::has_synced)
+        let ready = manifests && self.api.as_ref().is_none_or(Informer::has_synced);
+        self.complete.store(ready, Ordering::Relaxed);
+        ready
     }
 
     /// UIDs of the pods that the API has for this node, those included that this loop has yet to hear of.
@@ -233,7 +250,7 @@ impl Kubelet {
         let wanted: HashSet<&str> = pods.iter().map(|pod| pods::uid(pod)).collect();
         let gone: Vec<Arc<Pod>> =
             self.table.all().into_iter().filter(|pod| is_static(pod) && !wanted.contains(pods::uid(pod))).collect();
-        self.waiting.retain(|pod| wanted.contains(pods::uid(pod)));
+        self.waiting.retain(|pod| !is_static(pod) || wanted.contains(pods::uid(pod)));
         for pod in gone {
             self.stir();
             self.removed(&pod);
@@ -327,10 +344,15 @@ impl Kubelet {
         self.table.put(&pod);
         let uid = pods::uid(&pod).to_owned();
         if !is_terminal(pods::phase(&pod)) && !pods::is_deleting(&pod) {
-            if let Err(refusal) = self.admit(&pod) {
-                return self.reject(&pod, refusal);
+            match self.admit(&pod) {
+                Answer::Admit => self.ctx.allocations.admit(&pod),
+                Answer::Refuse(refusal) => return self.reject(&pod, refusal),
+                Answer::Preempt(victims) => {
+                    victims.iter().for_each(|victim| self.preempt(victim));
+                    // It is asked about again when one of them is gone.
+                    return self.waiting.push(pod);
+                }
             }
-            self.ctx.allocations.admit(&pod);
         }
         self.workers.tell(&uid, Wish { pod: Some(pod), end: None });
     }
@@ -366,15 +388,32 @@ impl Kubelet {
         others.map(|other| self.ctx.allocations.granted(&other)).collect()
     }
 
-    fn admit(&self, pod: &Arc<Pod>) -> Result<(), Refusal> {
+    fn admit(&self, pod: &Arc<Pod>) -> Answer {
         // What already runs here has been let in before the kubelet restarted.
         if self.glances.contains_key(pods::uid(pod)) {
-            return Ok(());
+            return Answer::Admit;
         }
-        let others = self.alive_others(pod);
-        let others: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
+        let alive = self.alive_others(pod);
+        let others: Vec<&Pod> = alive.iter().map(Arc::as_ref).collect();
         let node = self.node.read();
-        admit(&Question { pod, others: &others, node: &node, unsafe_sysctls: &self.unsafe_sysctls })
+        match admit(&Question { pod, others: &others, node: &node, unsafe_sysctls: &self.unsafe_sysctls }) {
+            admit::Verdict::Admit => Answer::Admit,
+            admit::Verdict::Refuse(refusal) => Answer::Refuse(refusal),
+            admit::Verdict::Preempt(victims) => {
+                Answer::Preempt(victims.into_iter().map(|at| alive[at].clone()).collect())
+            }
+        }
+    }
+
+    /// Ends a pod whose place a critical one takes.
+    fn preempt(&self, victim: &Arc<Pod>) {
+        const REASON: &str = "Preempting";
+        const MESSAGE: &str = "Preempted in order to admit critical pod";
+        self.ctx.events.pod(victim, Level::Warning, REASON, MESSAGE);
+        let why = "Pod was preempted by Kubelet to accommodate a critical pod.";
+        let disruption = condition(victim, "DisruptionTarget", true, "TerminationByKubelet", why);
+        self.ctx.statuses.disrupt(pods::uid(victim), disruption);
+        self.workers.end(pods::uid(victim), Ending { grace: None, eviction: Some((REASON.into(), MESSAGE.into())) });
     }
 
     fn reject(&self, pod: &Arc<Pod>, refusal: Refusal) {
@@ -419,6 +458,7 @@ impl Kubelet {
     fn removed(&mut self, pod: &Arc<Pod>) {
         let uid = pods::uid(pod);
         self.table.remove(uid);
+        self.waiting.retain(|other| pods::uid(other) != uid);
         match self.workers.stage(uid) {
             None => self.forget(uid),
             Some(Stage::Finished) => {
@@ -447,11 +487,11 @@ impl Kubelet {
         self.retry_resizes();
     }
 
-    /// Static pods whose name has become free.
+    /// Pods whose name or room may have become free.
     fn retry_waiting(&mut self) {
         for pod in std::mem::take(&mut self.waiting) {
-            // One that still has to wait goes back to the others.
-            self.added(pod);
+            // Its newest version; one that still has to wait goes back to the others.
+            self.added(self.table.get(pods::uid(&pod)).unwrap_or(pod));
         }
     }
 

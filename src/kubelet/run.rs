@@ -10,15 +10,16 @@ use crate::eviction::{Evictor, enforced};
 use crate::flags::{Options, command};
 use crate::gc::{ContainerGc, Policy};
 use crate::images::gc::ImageGc;
+use crate::images::guarded::Guarded;
 use crate::images::{Images, Pulling};
 use crate::kubelet::{Inputs, Kubelet, Listed, Request};
 use crate::logs::rotate::{self, rotate_all};
 use crate::mirror::Mirrors;
 use crate::node::addresses::detect;
-use crate::node::agent::Agent;
+use crate::node::agent::{Agent, Seen};
 use crate::node::lease::LeaseKeeper;
 use crate::node::machine::{Disk, Machine};
-use crate::node::status::Settings;
+use crate::node::status::{Settings, differs};
 use crate::objects::Objects;
 use crate::pods::files::{DnsSettings, parse_resolver};
 use crate::probes::ProbeManager;
@@ -50,7 +51,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 
 /// Runs the kubelet as a program; the first argument is its name.
 pub fn main(args: Vec<OsString>) -> ExitCode {
@@ -95,16 +96,15 @@ pub async fn run(flags: &Flags, shutdown: Shutdown) -> Result<(), Fault> {
     let node: Arc<RwLock<Node>> = Arc::default();
     let pods = connection.as_ref().map(|connection| pods_of(connection, &options.node_name));
     let unsafe_sysctls = options.config.allowed_unsafe_sysctls.clone();
-    let kubelet = Kubelet::new(ctx.clone(), table.clone(), workers.clone(), node.clone(), pods, unsafe_sysctls);
+    let kubelet = Kubelet::new(ctx.clone(), table.clone(), workers, node.clone(), pods, unsafe_sysctls);
     let agent = agent(&options, &ctx, ground.reserved, ground.machine, &node, &kubelet.listed);
     // Admission looks at the node: it must be known before the first pod.
     agent.prepare().await;
-    let wake = &agent.wake;
-    let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &options.node_name, &node, wake));
+    let _node_watch = connection.as_ref().map(|connection| watch_node(connection, &agent));
 
     let servers = serve(flags, &options, &ctx, &table, &kubelet.listed, &shutdown)?;
     let (requests, requested) = mpsc::channel(16);
-    keep_house(&options, &ctx, &table, workers, ground.thresholds, &agent, requests, &shutdown)?;
+    keep_house(&options, &kubelet, ground.thresholds, &agent, requests, &shutdown)?;
     if let Some(client) = &ctx.client {
         report(client, &options, &ctx, &shutdown);
     }
@@ -236,7 +236,7 @@ fn context(
         runtime_name,
         mirrors: client.clone().map(|client| Mirrors::new(client, options.node_name.clone())),
         client,
-        images: Images::new(cri.clone(), events.clone(), pulling),
+        images: Images::new(cri.clone(), events.clone(), pulling, Guarded::load(&options.root_dir)?),
         events,
         statuses,
         probes,
@@ -270,6 +270,7 @@ fn agent(
         ctx: ctx.clone(),
         settings: settings(options, reserved),
         node: node.clone(),
+        seen: Seen::default(),
         pressure: Arc::default(),
         listed: listed.clone(),
         root: options.root_dir.clone(),
@@ -286,10 +287,10 @@ fn agent(
 
 /// Starts what keeps the node's memory, disk and logs within bounds.
 fn keep_house(
-    options: &Options, ctx: &Arc<Context>, table: &Arc<Table>, workers: Arc<Workers>, thresholds: Vec<Threshold>,
-    agent: &Agent, requests: mpsc::Sender<Request>, shutdown: &Shutdown,
+    options: &Options, kubelet: &Kubelet, thresholds: Vec<Threshold>, agent: &Agent, requests: mpsc::Sender<Request>,
+    shutdown: &Shutdown,
 ) -> Result<(), Fault> {
-    let config = &options.config;
+    let (config, ctx, table) = (&options.config, &kubelet.ctx, &kubelet.table);
     let (cri, node) = (&ctx.cri, options.node_name.clone());
     let images = Arc::new(ImageGc::new(cri.clone(), ctx.events.clone(), node, image_policy(config)));
     let evictor = Evictor {
@@ -307,7 +308,8 @@ fn keep_house(
     let gc = Arc::new(ContainerGc {
         cri: cri.clone(),
         table: table.clone(),
-        workers,
+        workers: kubelet.workers.clone(),
+        complete: kubelet.complete.clone(),
         log_root: ctx.log_root.clone(),
         policy: Policy {
             min_age: options.dead_age,
@@ -509,19 +511,23 @@ fn pods_of(connection: &Connection, node: &str) -> Informer<Pod> {
     Informer::start(api, &Selection::fields(format!("spec.nodeName={node}")), slot)
 }
 
-fn watch_node(connection: &Connection, name: &str, node: &Arc<RwLock<Node>>, wake: &Arc<Notify>) -> Informer<Node> {
+/// Follows the node's object: a range of addresses that it is given, and what others write to its status.
+fn watch_node(connection: &Connection, agent: &Agent) -> Informer<Node> {
     let slot = connection.watch_slot();
-    let informer: Informer<Node> = Informer::start(Api::all(slot.client()), &Selection::named(name), slot);
-    let (node, wake) = (node.clone(), wake.clone());
+    let selection = Selection::named(&agent.settings.name);
+    let informer: Informer<Node> = Informer::start(Api::all(slot.client()), &selection, slot);
+    let (node, seen, wake) = (agent.node.clone(), agent.seen.clone(), agent.wake.clone());
     informer.on_change(move |change| match change {
         client::Change::Removed(_) => wake.notify_one(),
         client::Change::Added(new) | client::Change::Updated(_, new) => {
             let before = node.read().spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
             let cidr = new.spec.as_ref().and_then(|spec| spec.pod_cidr.clone());
-            // The status is our own to make: what the API has of it is only an echo.
+            // The status is our own to make: what the API has of it is kept apart.
             let status = node.read().status.clone();
+            let foreign = status.as_ref().zip(new.status.as_ref()).is_some_and(|(own, theirs)| differs(own, theirs));
+            *seen.write() = new.status.clone();
             *node.write() = Node { status: status.or_else(|| new.status.clone()), ..Node::clone(new) };
-            if cidr != before {
+            if cidr != before || foreign {
                 wake.notify_one();
             }
         }

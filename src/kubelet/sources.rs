@@ -5,7 +5,7 @@
 //! pod for as long as one such interval: it may be half written.
 
 use crate::descriptor;
-use crate::pods::{self, CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE, defaults};
+use crate::pods::{self, CONFIG_HASH, CONFIG_SEEN, CONFIG_SOURCE};
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use sha2::{Digest, Sha256};
@@ -162,21 +162,28 @@ fn read_pod(path: &Path, node: &str) -> Result<Pod, String> {
 
 /// A manifest as a pod of this node: named after it, with its hash as UID.
 pub fn parse(text: &str, source: &str, node: &str) -> Result<Pod, String> {
-    let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+    let mut value: serde_json::Value = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
     let kind = |key: &str| value.get(key).and_then(serde_json::Value::as_str).unwrap_or_default().to_owned();
     if (kind("apiVersion").as_str(), kind("kind").as_str()) != ("v1", "Pod") {
         return Err(format!("invalid pod: {:?} of {:?} is not one", kind("kind"), kind("apiVersion")));
     }
+    let as_written: Pod = serde_json::from_value(value.clone()).map_err(|error| error.to_string())?;
+    if pods::name(&as_written).is_empty() {
+        return Err("invalid pod: name is needed for the pod".into());
+    }
+    let name = format!("{}-{node}", pods::name(&as_written));
+    value["metadata"]["name"] = name.into();
+    let namespace = as_written.metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty());
+    value["metadata"]["namespace"] = namespace.unwrap_or("default").into();
+    // What the API server would have done: static pods come without having passed it.
+    api::kinds::pod::defaults::pod(&mut value);
+    valid(&value)?;
     let mut pod: Pod = serde_json::from_value(value).map_err(|error| error.to_string())?;
-    check(&pod)?;
-    let spec = pod.spec.get_or_insert_default();
-    defaults::fill(spec);
+    needs_no_api(&pod)?;
     if pod.metadata.uid.as_deref().is_none_or(str::is_empty) {
-        pod.metadata.uid = Some(uid(&pod, source, node));
+        pod.metadata.uid = Some(uid(&as_written, source, node));
     }
     let uid = pods::uid(&pod).to_owned();
-    pod.metadata.name = Some(format!("{}-{node}", pods::name(&pod)));
-    pod.metadata.namespace.get_or_insert_with(|| "default".into());
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(CONFIG_HASH.into(), uid);
     annotations.insert(CONFIG_SOURCE.into(), "file".into());
@@ -194,19 +201,23 @@ pub fn parse(text: &str, source: &str, node: &str) -> Result<Pod, String> {
     Ok(pod)
 }
 
-/// Refuses what could never run. References to other objects are refused too: a static pod must not need the API.
-fn check(pod: &Pod) -> Result<(), String> {
-    if pods::name(pod).is_empty() {
-        return Err("invalid pod: name is needed for the pod".into());
-    }
-    let spec = pods::spec(pod);
-    if spec.containers.is_empty() {
-        return Err("invalid pod: [spec.containers: Required value]".into());
-    }
-    for container in spec.containers.iter().chain(pods::inits(pod)) {
-        if container.name.is_empty() || container.image.as_deref().is_none_or(str::is_empty) {
-            return Err(format!("invalid pod: container {:?} needs a name and an image", container.name));
+/// Refuses what the API server would refuse.
+fn valid(pod: &serde_json::Value) -> Result<(), String> {
+    let mut errors = api::meta::validate(pod, true, &api::meta::names::dns_subdomain);
+    api::kinds::pod::spec::pod(&mut errors, pod, &api::kinds::pod::options::Options::new_pod());
+    match errors.0.is_empty() {
+        true => Ok(()),
+        false => {
+            let all: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+            Err(format!("invalid pod: [{}]", all.join(" ")))
         }
+    }
+}
+
+/// Refuses references to other objects: a static pod must not need the API.
+fn needs_no_api(pod: &Pod) -> Result<(), String> {
+    let spec = pods::spec(pod);
+    for container in spec.containers.iter().chain(pods::inits(pod)) {
         let (maps, secrets) = pods::env::references(container);
         for (names, resource) in [(maps, "configmaps"), (secrets, "secrets")] {
             if !names.is_empty() {
@@ -268,6 +279,16 @@ mod tests {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\nspec:\n  containers: [{name: c, image: i}]\n  volumes: [{name: v, secret: {secretName: s}}]\n";
         assert_eq!(parse(text, "f", "n").unwrap_err(), "static pods may not reference secrets");
         assert!(parse("apiVersion: v1\nkind: Service\n", "f", "n").is_err());
+    }
+
+    #[test]
+    fn what_the_api_server_would_refuse_is_refused_by_field() {
+        let text = MANIFEST.replace("name: c", "name: C_").replace("name: web", "name: web_");
+        let error = parse(&text, "f", "n").unwrap_err();
+        assert!(error.starts_with("invalid pod: [metadata.name: Invalid value: \"web_-n\""), "{error}");
+        assert!(error.contains("spec.containers[0].name: Invalid value: \"C_\""), "{error}");
+        let text = MANIFEST.replace("containers: [{name: c, image: i}]", "containers: []");
+        assert_eq!(parse(&text, "f", "n").unwrap_err(), "invalid pod: [spec.containers: Required value]");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! never blocking any other pod.
 
 pub mod gc;
+pub mod guarded;
 pub mod keyring;
 pub mod name;
 
@@ -10,11 +11,12 @@ use crate::events::{Events, Level};
 use crate::pods;
 use crate::runtime::cri::{Cri, CriError};
 use base::clock::format_duration;
+use guarded::Guarded;
 use jiff::Timestamp;
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -45,8 +47,7 @@ pub struct Images {
     last_error: Mutex<HashMap<String, String>>,
     permits: Option<Arc<Semaphore>>,
     pace: Pace,
-    /// Images that were pulled with a secret: who has shown that it may have them.
-    guarded: Mutex<HashMap<String, HashSet<String>>>,
+    guarded: Guarded,
 }
 
 /// A bucket of pulls: so many at once, so many in a second.
@@ -88,7 +89,7 @@ pub struct Pulling {
 
 impl Images {
     /// Images through a runtime.
-    pub fn new(cri: Cri, events: Events, pulling: Pulling) -> Self {
+    pub fn new(cri: Cri, events: Events, pulling: Pulling, guarded: Guarded) -> Self {
         Self {
             cri,
             events,
@@ -96,7 +97,7 @@ impl Images {
             last_error: Mutex::default(),
             permits: pulling.parallel.map(|n| Arc::new(Semaphore::new(n.max(1)))),
             pace: Pace::new(pulling.per_second, pulling.burst),
-            guarded: Mutex::default(),
+            guarded,
         }
     }
 
@@ -120,7 +121,7 @@ impl Images {
                 StartError::new("ImageInspectError", text)
             })?;
             match present {
-                Some(found) if self.may_use(&found.id, secrets, &image) => {
+                Some(found) if self.guarded.may_use(&found.id, &keyring::lookup(secrets, &image)) => {
                     let text = format!(
                         "Container image {requested:?} already present on machine and can be accessed by the pod"
                     );
@@ -172,7 +173,7 @@ impl Images {
                 );
                 tell(Level::Normal, "Pulled", &text);
                 self.backoff.lock().collect(Timestamp::now());
-                self.guard(&reference, &credentials);
+                self.guarded.pulled(&reference, &credentials);
                 Ok(reference)
             }
             Err(error) => {
@@ -207,23 +208,6 @@ impl Images {
             }
         }
         (start.elapsed(), Err(last.map_or_else(String::new, |error| error.with_code())))
-    }
-
-    fn guard(&self, reference: &str, credentials: &[v1::AuthConfig]) {
-        let mut guarded = self.guarded.lock();
-        match credentials {
-            // Pulled by anyone: free for all from now on.
-            [] => drop(guarded.remove(reference)),
-            some => guarded.entry(reference.to_owned()).or_default().extend(some.iter().map(keyring::fingerprint)),
-        }
-    }
-
-    /// May a pod with these secrets have an image that is on the node? Images that were here before the kubelet, or
-    /// that anyone could pull, are free.
-    fn may_use(&self, reference: &str, secrets: &[Secret], image: &str) -> bool {
-        let guarded = self.guarded.lock();
-        let Some(known) = guarded.get(reference) else { return true };
-        keyring::lookup(secrets, image).iter().any(|auth| known.contains(&keyring::fingerprint(auth)))
     }
 
     /// Forgets a pod's delays.

@@ -164,9 +164,14 @@ async fn read(
             // A last line without an end is half written: it is not shown, as upstream has it.
             return Ok(());
         }
-        if chain.advance().await? {
-            raw.clear();
-            continue;
+        match chain.advance().await? {
+            // The writer went on in the old file: the half line that was read is the start of what comes.
+            Step::Same => continue,
+            Step::Next => {
+                raw.clear();
+                continue;
+            }
+            Step::Stay => {}
         }
         if !alive {
             return Ok(());
@@ -198,27 +203,38 @@ struct Chain {
     reader: BufReader<File>,
 }
 
+/// Where reading goes on.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    /// Nowhere yet.
+    Stay,
+    /// In the present file, which has grown.
+    Same,
+    /// In the next file.
+    Next,
+}
+
 impl Chain {
     /// At the end of the present file: goes to the one that follows it, if there is one.
-    async fn advance(&mut self) -> io::Result<bool> {
+    async fn advance(&mut self) -> io::Result<Step> {
         let current = match tokio::fs::metadata(&self.path).await {
             Ok(meta) => meta.ino(),
             // Moved away, and the new one is not there yet; or the log is gone for good.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Step::Stay),
             Err(error) => return Err(error),
         };
         if current == self.inode {
-            return Ok(false);
+            return Ok(Step::Stay);
         }
         // The writer may have added to the old file between our read and the rotation.
         if !self.reader.fill_buf().await?.is_empty() {
-            return Ok(true);
+            return Ok(Step::Same);
         }
         let next = self.successor().await?;
         let file = File::open(next).await?;
         self.inode = inode(&file).await?;
         self.reader = BufReader::new(file);
-        Ok(true)
+        Ok(Step::Next)
     }
 
     /// The oldest file that is younger than the present one.

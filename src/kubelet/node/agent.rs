@@ -19,6 +19,10 @@ use tokio::sync::Notify;
 /// The runtime counts as gone when it has not been listed for this long.
 const RUNTIME_SILENT: Duration = Duration::from_secs(180);
 
+/// What the API has as the node's status, by its watch and by its answers. Others write there too: the lifecycle
+/// controller does when the node was cut off, and that must be put right as soon as the node is back.
+pub type Seen = Arc<RwLock<Option<NodeStatus>>>;
+
 /// The keeper of the node's object.
 pub struct Agent {
     /// The workers' common ground.
@@ -27,6 +31,8 @@ pub struct Agent {
     pub settings: Settings,
     /// The node as it is known here.
     pub node: Arc<RwLock<Node>>,
+    /// The status that the API has of it, by what was last heard.
+    pub seen: Seen,
     /// Facts that change: what the node presses for.
     pub pressure: Arc<RwLock<Pressure>>,
     /// When the runtime was last listed.
@@ -49,13 +55,6 @@ pub struct Agent {
     pub damper: Mutex<Damper>,
     /// The pods' address range that the runtime was last told.
     pub pod_cidr: Mutex<String>,
-}
-
-/// What the API has.
-#[derive(Default)]
-struct Told {
-    status: Option<NodeStatus>,
-    at: Option<Instant>,
 }
 
 impl Agent {
@@ -88,7 +87,8 @@ impl Agent {
                     .into_iter()
                     .map(|handler| {
                         let features = handler.features.unwrap_or_default();
-                        (handler.name, features.recursive_read_only_mounts, features.user_namespaces)
+                        // Pods with user namespaces are refused, whatever the runtime could do.
+                        (handler.name, features.recursive_read_only_mounts, false)
                     })
                     .collect();
                 facts.groups_policy = answer.features.map(|features| features.supplemental_groups_policy);
@@ -149,13 +149,12 @@ impl Agent {
     pub async fn run(self, shutdown: Shutdown) {
         let Some(client) = self.ctx.client.clone() else { return self.run_alone(shutdown).await };
         let api: Api<Node> = Api::all(client);
-        let mut told = Told::default();
         let mut failures: u32 = 0;
-        while told.status.is_none() {
+        loop {
             match self.connect(&api).await {
                 Ok(node) => {
-                    told.status = Some(node.status.clone().unwrap_or_default());
-                    *self.node.write() = node;
+                    self.heard(node);
+                    break;
                 }
                 Err(error) => {
                     failures += 1;
@@ -169,12 +168,13 @@ impl Agent {
                 }
             }
         }
+        let mut told = None;
         loop {
             self.tell_cidr().await;
             if let Err(error) = self.update_once(&api, &mut told).await {
                 let error = client::retry::message(&error);
                 tracing::warn!(error, "error updating node status, will retry");
-                told.at = None;
+                told = None;
             }
             // A node that is not ready yet is looked at often: it shall be ready as soon as it can.
             let ready = self.ctx.health.read().runtime.is_none() && self.ctx.health.read().network.is_none();
@@ -253,32 +253,30 @@ impl Agent {
         }
     }
 
-    async fn update_once(&self, api: &Api<Node>, told: &mut Told) -> kube::Result<()> {
+    /// Keeps what the API answered.
+    fn heard(&self, node: Node) {
+        *self.seen.write() = Some(node.status.clone().unwrap_or_default());
+        *self.node.write() = node;
+    }
+
+    /// Makes the status, and tells it when the API has another or it is time. `told` is when it was told last; without,
+    /// after a failure or at first, the API is asked what it has.
+    async fn update_once(&self, api: &Api<Node>, told: &mut Option<Instant>) -> kube::Result<()> {
         let facts = self.facts().await;
-        let old = match (&told.status, told.at) {
-            (Some(status), Some(_)) => status.clone(),
-            // After a failure, or at first, the API is asked what it has.
-            _ => {
-                let node = api.get(&self.settings.name).await?;
-                let status = node.status.clone().unwrap_or_default();
-                *self.node.write() = node;
-                status
-            }
-        };
+        if told.is_none() || self.seen.read().is_none() {
+            self.heard(api.get(&self.settings.name).await?);
+        }
+        let old = self.seen.read().clone().unwrap_or_default();
         let new = self.make(&facts, &old);
-        let due = told.at.is_none_or(|at| at.elapsed() >= self.report);
+        let due = told.is_none_or(|at| at.elapsed() >= self.report);
         if !due && !differs(&old, &new) {
             return Ok(());
         }
         self.tell(&old, &new);
-        let Some(body) = patch(&old, &new) else {
-            told.at = Some(Instant::now());
-            return Ok(());
-        };
-        let node = api.patch_status(&self.settings.name, &PatchParams::default(), &Patch::Strategic(body)).await?;
-        told.status = Some(node.status.clone().unwrap_or_default());
-        told.at = Some(Instant::now());
-        *self.node.write() = node;
+        if let Some(body) = patch(&old, &new) {
+            self.heard(api.patch_status(&self.settings.name, &PatchParams::default(), &Patch::Strategic(body)).await?);
+        }
+        *told = Some(Instant::now());
         Ok(())
     }
 

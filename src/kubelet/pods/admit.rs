@@ -1,8 +1,8 @@
 //! May a pod run on this node? The scheduler has asked the same questions; the kubelet asks them again, for pods that
 //! came by another way and for nodes that changed meanwhile.
 
-use super::qos::{Side, totals};
-use super::{host_network, is_critical, is_static, spec};
+use super::qos::{Class, Side, class, totals};
+use super::{host_network, is_critical, is_static, preempt, spec};
 use crate::units::{ResourceList, milli};
 use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, Pod, Taint, Toleration};
 use std::collections::BTreeMap;
@@ -39,15 +39,57 @@ pub struct Question<'a> {
     pub unsafe_sysctls: &'a [String],
 }
 
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It may run.
+    Admit,
+    /// It is critical, and these must go first: indexes among the others.
+    Preempt(Vec<usize>),
+    /// It may not.
+    Refuse(Refusal),
+}
+
 /// Lets the pod in, or says why not.
-pub fn admit(question: &Question<'_>) -> Result<(), Refusal> {
+pub fn admit(question: &Question<'_>) -> Verdict {
+    let answer = pressure(question.pod, question.node).and_then(|()| refusals(question)).and_then(|()| room(question));
+    match answer {
+        Ok(victims) if victims.is_empty() => Verdict::Admit,
+        Ok(victims) => Verdict::Preempt(victims),
+        Err(refusal) => Verdict::Refuse(refusal),
+    }
+}
+
+/// A node under pressure takes critical pods; when only memory is short, also those that ask for resources or tolerate it.
+fn pressure(pod: &Pod, node: &Node) -> Result<(), Refusal> {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let pressures: Vec<&str> = conditions
+        .filter(|c| c.status == "True" && ["MemoryPressure", "DiskPressure", "PIDPressure"].contains(&c.type_.as_str()))
+        .map(|c| c.type_.as_str())
+        .collect();
+    if pressures.is_empty() || is_critical(pod) {
+        return Ok(());
+    }
+    let taint =
+        Taint { key: "node.kubernetes.io/memory-pressure".into(), effect: "NoSchedule".into(), ..Default::default() };
+    let tolerated = || spec(pod).tolerations.iter().flatten().any(|toleration| tolerates(toleration, &taint));
+    if pressures == ["MemoryPressure"] && (class(pod) != Class::BestEffort || tolerated()) {
+        return Ok(());
+    }
+    Err(Refusal::new("Evicted", format!("The node had condition: [{}]. ", pressures.join(" "))))
+}
+
+/// What no other pod's end could change.
+fn refusals(question: &Question<'_>) -> Result<(), Refusal> {
     let Question { pod, node, .. } = question;
     if spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         let text = "Failed to admit pod as the OS field doesn't match node OS";
         return Err(Refusal::new("PodOSNotSupported", text));
     }
     sysctls(pod, question.unsafe_sysctls)?;
-    resources(question)?;
+    if !is_critical(pod) {
+        resources(question)?;
+    }
     if !matches_affinity(pod, node) {
         return Err(Refusal::predicate("NodeAffinity", "node(s) didn't match Pod's node affinity/selector"));
     }
@@ -103,16 +145,28 @@ fn sysctls(pod: &Pod, allowed: &[String]) -> Result<(), Refusal> {
     Ok(())
 }
 
+fn allocatable<'a>(question: &Question<'a>) -> &'a ResourceList {
+    static NOTHING: ResourceList = ResourceList::new();
+    question.node.status.as_ref().and_then(|status| status.allocatable.as_ref()).unwrap_or(&NOTHING)
+}
+
 /// Do the pod's requests fit beside those of the others?
 fn resources(question: &Question<'_>) -> Result<(), Refusal> {
-    let empty = ResourceList::new();
-    let allocatable = question.node.status.as_ref().and_then(|status| status.allocatable.as_ref()).unwrap_or(&empty);
     let wanted = totals(question.pod, Side::Requests, true);
-    match first_shortage(&wanted, question.others, allocatable) {
-        // A critical pod must run; the node makes room for it by evicting others when it comes under pressure.
-        Some(short) if !(is_critical(question.pod) && short.resource != "pods") => Err(short.refusal()),
-        _ => Ok(()),
+    match first_shortage(&wanted, question.others, allocatable(question)) {
+        Some(short) => Err(short.refusal()),
+        None => Ok(()),
     }
+}
+
+/// Which of the others must go so that a critical pod has room; indexes among them.
+fn room(question: &Question<'_>) -> Result<Vec<usize>, Refusal> {
+    if !is_critical(question.pod) {
+        return Ok(Vec::new());
+    }
+    let wanted = totals(question.pod, Side::Requests, true);
+    let short = shortages(&wanted, question.others, allocatable(question));
+    preempt::victims(question.pod, question.others, &short).map_err(|why| Refusal::new("UnexpectedAdmissionError", why))
 }
 
 /// A resource of which there is not enough.
@@ -144,11 +198,17 @@ impl Shortage {
 
 /// The first resource that the requests exceed, the number of pods first.
 pub fn first_shortage(wanted: &BTreeMap<String, i64>, others: &[&Pod], allocatable: &ResourceList) -> Option<Shortage> {
+    shortages(wanted, others, allocatable).into_iter().next()
+}
+
+/// The resources that the requests exceed, the number of pods first.
+fn shortages(wanted: &BTreeMap<String, i64>, others: &[&Pod], allocatable: &ResourceList) -> Vec<Shortage> {
     let capacity = |name: &str| allocatable.get(name).map(milli);
     let pods = capacity("pods").unwrap_or(0) / 1000;
     let count = others.len() as i64;
+    let mut short = Vec::new();
     if count + 1 > pods {
-        return Some(Shortage { resource: "pods".into(), requested: 1, used: count, capacity: pods });
+        short.push(Shortage { resource: "pods".into(), requested: 1, used: count, capacity: pods });
     }
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for other in others {
@@ -170,15 +230,11 @@ pub fn first_shortage(wanted: &BTreeMap<String, i64>, others: &[&Pod], allocatab
         let (requested, used) = (wanted[name], used.get(name).copied().unwrap_or(0));
         if requested > capacity - used {
             let unit = if name == "cpu" { 1 } else { 1000 };
-            return Some(Shortage {
-                resource: name.clone(),
-                requested: requested / unit,
-                used: used / unit,
-                capacity: capacity / unit,
-            });
+            let (requested, used, capacity) = (requested / unit, used / unit, capacity / unit);
+            short.push(Shortage { resource: name.clone(), requested, used, capacity });
         }
     }
-    None
+    short
 }
 
 fn host_ports(pod: &Pod) -> impl Iterator<Item = (&str, &str, i32)> {
@@ -296,7 +352,64 @@ mod tests {
     }
 
     fn ask(pod: &Pod, others: &[&Pod]) -> Result<(), Refusal> {
-        admit(&Question { pod, others, node: &node(), unsafe_sysctls: &[] })
+        ask_of(&node(), pod, others)
+    }
+
+    fn ask_of(node: &Node, pod: &Pod, others: &[&Pod]) -> Result<(), Refusal> {
+        match admit(&Question { pod, others, node, unsafe_sysctls: &[] }) {
+            Verdict::Admit => Ok(()),
+            Verdict::Refuse(refusal) => Err(refusal),
+            Verdict::Preempt(victims) => panic!("{victims:?} should go"),
+        }
+    }
+
+    #[test]
+    fn a_node_under_pressure_takes_only_those_that_may() {
+        let mut node = node();
+        let pressed = |node: &mut Node, kinds: &[&str]| {
+            let conditions: Vec<_> = kinds.iter().map(|kind| json!({"type": kind, "status": "True"})).collect();
+            node.status.as_mut().unwrap().conditions = serde_json::from_value(json!(conditions)).unwrap();
+        };
+        let tolerates_node = json!([{"key": "k", "operator": "Exists"}]);
+        let modest = pod("p", json!({"tolerations": tolerates_node}));
+        let asking = pod(
+            "p",
+            json!({"tolerations": tolerates_node,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "1m"}}}]}),
+        );
+        pressed(&mut node, &["MemoryPressure"]);
+        let refusal = ask_of(&node, &modest, &[]).unwrap_err();
+        assert_eq!(
+            (refusal.reason.as_str(), refusal.message.as_str()),
+            ("Evicted", "The node had condition: [MemoryPressure]. ")
+        );
+        assert_eq!(ask_of(&node, &asking, &[]), Ok(()));
+        assert_eq!(ask_of(&node, &pod("p", tolerant(json!({}))), &[]), Ok(()));
+        pressed(&mut node, &["MemoryPressure", "DiskPressure"]);
+        assert!(ask_of(&node, &asking, &[]).is_err());
+        let critical = pod("p", json!({"tolerations": tolerates_node, "priority": 2_000_000_000}));
+        assert_eq!(ask_of(&node, &critical, &[]), Ok(()));
+    }
+
+    #[test]
+    fn a_critical_pod_takes_the_place_of_others() {
+        let sized = |name: &str, cpu: &str, priority: i32| {
+            pod(
+                name,
+                tolerant(json!({"priority": priority,
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]})),
+            )
+        };
+        let (small, large) = (sized("small", "500m", 0), sized("large", "1200m", 0));
+        let critical = sized("critical", "1", 2_000_000_000);
+        let others = [&small, &large];
+        let node = node();
+        let question = Question { pod: &critical, others: &others, node: &node, unsafe_sysctls: &[] };
+        assert_eq!(admit(&question), Verdict::Preempt(vec![1]));
+        let equal = sized("equal", "1500m", 2_000_000_000);
+        let question = Question { others: &[&equal], ..question };
+        let Verdict::Refuse(refusal) = admit(&question) else { panic!("nobody can go") };
+        assert!(refusal.message.contains("no set of running pods found to reclaim resources"), "{refusal:?}");
     }
 
     fn tolerant(mut spec: serde_json::Value) -> serde_json::Value {

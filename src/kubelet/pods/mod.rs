@@ -1,11 +1,11 @@
 //! What can be read off a pod: pure questions about its spec, answered once.
 
 pub mod admit;
-pub mod defaults;
 pub mod downward;
 pub mod env;
 pub mod expand;
 pub mod files;
+pub mod preempt;
 pub mod qos;
 
 use k8s_openapi::api::core::v1::ObjectReference;

@@ -1,6 +1,7 @@
 //! Which probes run, and what they last said.
 
 use super::ProbeKind;
+use super::metrics::Metrics;
 use super::worker::{Worker, spec};
 use crate::events::Events;
 use crate::pods::{self, Kind, is_sidecar};
@@ -46,6 +47,7 @@ pub struct Shared {
     pub(super) events: Events,
     pub(super) statuses: Arc<StatusManager>,
     pub(super) results: Results,
+    pub(super) metrics: Metrics,
     /// When the kubelet started, by both clocks.
     pub(super) started: Instant,
     pub(super) started_at: Timestamp,
@@ -95,6 +97,7 @@ impl ProbeManager {
             events,
             statuses,
             results: Results::default(),
+            metrics: Metrics::default(),
             started: Instant::now(),
             started_at: Timestamp::now(),
             terminating: Mutex::default(),
@@ -106,6 +109,11 @@ impl ProbeManager {
     /// When the kubelet started.
     pub fn started_at(&self) -> Timestamp {
         self.shared.started_at
+    }
+
+    /// How often probes said what, as Prometheus reads it.
+    pub fn metrics(&self) -> String {
+        self.shared.metrics.text()
     }
 
     /// What all probes last said.

@@ -4,6 +4,7 @@ pub mod dial;
 pub mod grpc;
 pub mod http;
 pub mod manager;
+pub mod metrics;
 pub mod worker;
 
 pub use manager::ProbeManager;

@@ -8,7 +8,7 @@ use crate::pods::{self, is_sidecar, should_restart, status_of};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, Probe};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// An errored probe is tried so often before it counts as errored.
 const TRIES: usize = 3;
@@ -56,6 +56,14 @@ enum Next {
     End,
 }
 
+/// What a probe said goes with it, also when its task is dropped.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.shared.results.remove(self.kind, &self.id);
+        self.shared.metrics.forget(&self.pod, &self.container.name, self.kind);
+    }
+}
+
 impl Worker {
     pub(super) fn new(shared: Arc<Shared>, pod: Arc<Pod>, container: Container, kind: ProbeKind, init: bool) -> Self {
         Self { shared, pod, container, kind, init, id: String::new(), on_hold: false, last: None, run: 0 }
@@ -81,7 +89,6 @@ impl Worker {
                 () = poke.notified() => ticks.reset(),
             }
         }
-        self.shared.results.remove(self.kind, &self.id);
     }
 
     /// Did the container run before this kubelet did?
@@ -144,7 +151,9 @@ impl Worker {
         if (container.started == Some(true)) == (self.kind == ProbeKind::Startup) {
             return Next::Go;
         }
+        let began = Instant::now();
         let outcome = self.ask(&pod_ip).await;
+        self.shared.metrics.note(&self.pod, &self.container.name, self.kind, &outcome, began.elapsed());
         self.tell(&outcome);
         self.judge(outcome);
         Next::Go

@@ -1,7 +1,7 @@
 //! The kubelet's listeners: HTTPS with authentication, the read-only port, the health port.
 
 use super::auth::Guard;
-use super::{HealthOnly, Server, stats};
+use super::{Front, Server, stats};
 use crate::flags::Options;
 use crate::kubelet::Listed;
 use crate::table::Table;
@@ -52,15 +52,14 @@ pub fn serve(
     if let Some(authorities) = &authorities {
         authorities.keep_fresh(shutdown);
     }
-    let make = |guard: Option<Guard>| {
+    let server = |readable: bool| {
         Arc::new(Server {
             ctx: ctx.clone(),
             table: table.clone(),
-            guard,
             configz: serde_json::to_value(config).unwrap_or_default(),
             flags: flags.all(),
-            debugging: config.enable_debugging_handlers,
-            system_logs: config.enable_system_log_handler && config.enable_debugging_handlers,
+            debugging: config.enable_debugging_handlers && !readable,
+            system_logs: config.enable_system_log_handler && config.enable_debugging_handlers && !readable,
             listed: listed.clone(),
             meter: stats::Meter::default(),
         })
@@ -72,7 +71,6 @@ pub fn serve(
         config.authentication.clone(),
         config.authorization.clone(),
     );
-    let server = make(Some(guard));
     // Streams outlive a request by hours; they end with the process.
     let limits = base::server::Limits { drain: Duration::from_secs(1), ..Default::default() };
     let mut servers = Vec::new();
@@ -87,20 +85,17 @@ pub fn serve(
         };
         let tls = base::tls::server(identity, (!ask.is_empty()).then_some(ask.as_slice()), &policy)?;
         let listener = listen(&config.address, config.port)?;
-        servers.push(tokio::spawn(base::server::serve(listener, Some(tls), limits, server.clone(), shutdown.clone())));
+        let front = Arc::new(Front::new(server(false), Some(guard)));
+        servers.push(tokio::spawn(base::server::serve(listener, Some(tls), limits, front, shutdown.clone())));
         if config.read_only_port != 0 {
             let listener = listen(&config.address, config.read_only_port)?;
-            let mut open = make(None);
-            if let Some(open) = Arc::get_mut(&mut open) {
-                open.debugging = false;
-                open.system_logs = false;
-            }
+            let open = Arc::new(Front::new(server(true), None));
             servers.push(tokio::spawn(base::server::serve(listener, None, limits, open, shutdown.clone())));
         }
     }
     if config.healthz_port != 0 {
         let listener = listen(&config.healthz_bind_address, config.healthz_port)?;
-        let health = Arc::new(HealthOnly(server.clone()));
+        let health = Arc::new(Front::health(server(true)));
         servers.push(tokio::spawn(base::server::serve(listener, None, limits, health, shutdown.clone())));
     }
     Ok(servers)

@@ -3,12 +3,8 @@
 use super::{Answer, Query, Server, param, text, typed};
 use crate::logs::read::{Options, stream};
 use crate::pods::{self, status_of};
-use base::Fault;
-use bytes::Bytes;
-use futures::StreamExt;
+use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::Frame;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::PodStatus;
 use std::path::Path;
@@ -130,17 +126,15 @@ pub async fn container(server: &Server, namespace: &str, name: &str, container: 
         return text(StatusCode::INTERNAL_SERVER_ERROR, text_);
     }
     let pieces = tokio_stream::wrappers::ReceiverStream::new(stream(path.to_owned(), options, Box::new(running)));
-    let frames =
-        pieces.map(|piece| piece.map(|bytes: Bytes| Frame::data(bytes)).map_err(|error| -> Fault { error.into() }));
-    let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+    let mut answer = Response::new(Body::from_stream(pieces));
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     answer
 }
 
 /// A file below /var/log, or the names in a directory there.
-pub async fn system(parts: &[&str]) -> Answer {
+pub async fn system(below: &str) -> Answer {
     let root = Path::new("/var/log");
-    let below: std::path::PathBuf = parts.iter().filter(|part| !part.is_empty()).collect();
+    let below: std::path::PathBuf = below.split('/').filter(|part| !part.is_empty()).collect();
     let opened = tokio::task::spawn_blocking(move || look(root, &below)).await;
     match opened {
         Ok(Ok(Found::File(bytes))) => typed(StatusCode::OK, "text/plain; charset=utf-8", bytes),
@@ -209,7 +203,8 @@ mod tests {
 
     #[test]
     fn options_are_read_and_checked() {
-        let parse = |text: &str| options(&base::health::parse_query(text)).map_err(|answer| answer.status().as_u16());
+        let parse =
+            |text: &str| options(&Query(base::health::parse_query(text))).map_err(|answer| answer.status().as_u16());
         let (options, previous) = parse("follow=true&tailLines=5&timestamps=1&previous=false").unwrap();
         assert!(options.follow && options.timestamps && !previous);
         assert_eq!(options.tail, Some(5));

@@ -13,21 +13,21 @@ use crate::pods;
 use crate::table::Table;
 use crate::work::context::Context;
 use auth::Guard;
-use base::Fault;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{FromRequestParts, Path, State};
+use axum::routing::{any, get};
 use base::server::{Handler, Peer};
-use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tower::ServiceExt;
 
-/// Body of an answer.
-pub type Body = UnsyncBoxBody<Bytes, Fault>;
 /// An answer.
 pub type Answer = Response<Body>;
 
@@ -37,8 +37,6 @@ pub struct Server {
     pub ctx: Arc<Context>,
     /// The pods there shall be.
     pub table: Arc<Table>,
-    /// Who may ask; none on the port without authentication.
-    pub guard: Option<Guard>,
     /// The configuration, for `/configz`.
     pub configz: serde_json::Value,
     /// The command line, for `/flagz`.
@@ -59,9 +57,8 @@ pub fn text(status: StatusCode, text: impl Into<String>) -> Answer {
 }
 
 /// An answer of a type.
-pub fn typed(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
-    let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
-    let mut answer = Response::new(body);
+pub fn typed(status: StatusCode, kind: &'static str, body: impl Into<Body>) -> Answer {
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer
@@ -75,14 +72,40 @@ fn json(value: &impl serde::Serialize) -> Answer {
 }
 
 /// The parameters of a query; the last of a name counts, except for those that are lists.
-pub type Query = Vec<(String, String)>;
+pub struct Query(Vec<(String, String)>);
+
+impl<S: Sync> FromRequestParts<S> for Query {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
+        Ok(Self(base::health::parse_query(parts.uri.query().unwrap_or_default())))
+    }
+}
 
 /// One parameter.
 pub fn param<'a>(query: &'a Query, name: &str) -> Option<&'a str> {
-    query.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    query.0.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
 }
 
-impl Handler for Server {
+/// Asks who the client is and what it may, and then the routes.
+pub struct Front {
+    guard: Option<Guard>,
+    routes: Router,
+}
+
+impl Front {
+    /// All that a server has; without a guard anybody may ask.
+    pub fn new(server: Arc<Server>, guard: Option<Guard>) -> Self {
+        Self { guard, routes: routes(server) }
+    }
+
+    /// The health endpoint alone, for its own port: nothing else is told there.
+    pub fn health(server: Arc<Server>) -> Self {
+        Self { guard: None, routes: health_routes().with_state(server) }
+    }
+}
+
+impl Handler for Front {
     type Connection = Peer;
     type Body = Body;
 
@@ -96,61 +119,125 @@ impl Handler for Server {
         {
             return refused;
         }
-        self.route(request).await
+        let answered = self.routes.clone().oneshot(request.map(Body::new)).await;
+        answered.unwrap_or_else(|never| match never {})
     }
 }
 
-impl Server {
-    async fn route(&self, request: Request<Incoming>) -> Answer {
-        let path = request.uri().path().to_owned();
-        let parts: Vec<String> = path
-            .trim_matches('/')
-            .split('/')
-            .map(|part| base::health::unescape(part, false).unwrap_or_else(|| part.to_owned()))
-            .collect();
-        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-        let query: Query = base::health::parse_query(request.uri().query().unwrap_or_default());
-        let get = matches!(*request.method(), Method::GET | Method::HEAD);
-        match parts.as_slice() {
-            ["healthz", rest @ ..] if get => self.health(rest),
-            ["pods"] if get => self.pods(),
-            ["runningpods"] if get => self.running_pods().await,
-            ["stats", "summary"] => match self.summary(param(&query, "only_cpu_and_memory") == Some("true")).await {
-                Ok(summary) => json(&summary),
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
-            },
-            ["metrics"] if get => self.metrics().await,
-            ["metrics", "resource"] if get => self.resource_metrics().await,
-            ["metrics", "cadvisor"] if get => self.cadvisor_metrics().await,
-            ["metrics", "probes"] if get => typed(StatusCode::OK, base::metrics::CONTENT_TYPE, String::new()),
-            ["configz"] if get => json(&serde_json::json!({"kubeletconfig": self.configz})),
-            ["flagz"] if get => text(StatusCode::OK, base::health::flagz("kubelet", &self.flags)),
-            ["statusz"] if get => text(StatusCode::OK, base::health::statusz("kubelet", &[])),
-            ["logs", rest @ ..] if get && self.system_logs => logs::system(rest).await,
-            ["exec" | "attach" | "portForward" | "run" | "containerLogs", ..] if !self.debugging => {
-                text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.")
-            }
-            ["containerLogs", namespace, pod, container] if get => {
-                logs::container(self, namespace, pod, container, &query).await
-            }
-            ["exec", namespace, pod, container] => self.exec(request, &query, namespace, pod, None, container).await,
-            ["exec", namespace, pod, uid, container] => {
-                self.exec(request, &query, namespace, pod, Some(uid), container).await
-            }
-            ["attach", namespace, pod, container] => {
-                self.attach(request, &query, namespace, pod, None, container).await
-            }
-            ["attach", namespace, pod, uid, container] => {
-                self.attach(request, &query, namespace, pod, Some(uid), container).await
-            }
-            ["portForward", namespace, pod] => self.port_forward(request, &query, namespace, pod, None).await,
-            ["portForward", namespace, pod, uid] => self.port_forward(request, &query, namespace, pod, Some(uid)).await,
-            ["run", namespace, pod, container] => self.run(&query, namespace, pod, None, container).await,
-            ["run", namespace, pod, uid, container] => self.run(&query, namespace, pod, Some(uid), container).await,
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
-        }
-    }
+type Of = State<Arc<Server>>;
+/// Namespace, pod, container.
+type Place3 = Path<(String, String, String)>;
+/// Namespace, pod, UID, container.
+type Place4 = Path<(String, String, String, String)>;
 
+fn health_routes() -> Router<Arc<Server>> {
+    Router::new()
+        .route("/healthz", get(async |State(server): Of| server.health("")))
+        .route("/healthz/{check}", get(async |State(server): Of, Path(check): Path<String>| server.health(&check)))
+        .fallback(async || text(StatusCode::NOT_FOUND, "404 page not found\n"))
+}
+
+/// What is served, by path.
+fn routes(server: Arc<Server>) -> Router {
+    let mut routes = health_routes()
+        .route("/pods", get(async |State(server): Of| server.pods()))
+        .route("/runningpods/", get(async |State(server): Of| server.running_pods().await))
+        .route("/runningpods", get(async |State(server): Of| server.running_pods().await))
+        .route("/stats/summary", any(summary))
+        .route("/metrics", get(async |State(server): Of| server.metrics().await))
+        .route("/metrics/resource", get(async |State(server): Of| server.resource_metrics().await))
+        .route("/metrics/cadvisor", get(async |State(server): Of| server.cadvisor_metrics().await))
+        .route("/metrics/probes", get(async |State(server): Of| metrics(server.ctx.probes.metrics())))
+        .route("/configz", get(async |State(server): Of| json(&serde_json::json!({"kubeletconfig": server.configz}))))
+        .route(
+            "/flagz",
+            get(async |State(server): Of| text(StatusCode::OK, base::health::flagz("kubelet", &server.flags))),
+        )
+        .route("/statusz", get(async || text(StatusCode::OK, base::health::statusz("kubelet", &[]))));
+    if server.system_logs {
+        routes = routes
+            .route("/logs/", get(async || logs::system("").await))
+            .route("/logs/{*path}", get(async |Path(path): Path<String>| logs::system(&path).await));
+    }
+    let into_containers = if server.debugging { containers() } else { disabled() };
+    routes.merge(into_containers).with_state(server)
+}
+
+/// Logs of containers and streams into them.
+fn containers() -> Router<Arc<Server>> {
+    Router::new()
+        .route("/containerLogs/{namespace}/{pod}/{container}", get(container_log))
+        .route("/exec/{namespace}/{pod}/{container}", any(exec))
+        .route("/exec/{namespace}/{pod}/{uid}/{container}", any(exec_by_uid))
+        .route("/attach/{namespace}/{pod}/{container}", any(attach))
+        .route("/attach/{namespace}/{pod}/{uid}/{container}", any(attach_by_uid))
+        .route("/portForward/{namespace}/{pod}", any(port_forward))
+        .route("/portForward/{namespace}/{pod}/{uid}", any(port_forward_by_uid))
+        .route("/run/{namespace}/{pod}/{container}", any(run))
+        .route("/run/{namespace}/{pod}/{uid}/{container}", any(run_by_uid))
+}
+
+/// The same paths where `enableDebuggingHandlers` is off.
+fn disabled() -> Router<Arc<Server>> {
+    let refuse = async || text(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled.");
+    let paths = ["exec", "attach", "portForward", "run", "containerLogs"].map(|kind| format!("/{kind}/{{*rest}}"));
+    paths.iter().fold(Router::new(), |routes, path| routes.route(path, any(refuse)))
+}
+
+async fn summary(State(server): Of, query: Query) -> Answer {
+    match server.summary(param(&query, "only_cpu_and_memory") == Some("true")).await {
+        Ok(summary) => json(&summary),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
+    }
+}
+
+async fn container_log(State(server): Of, Path((namespace, pod, container)): Place3, query: Query) -> Answer {
+    logs::container(&server, &namespace, &pod, &container, &query).await
+}
+
+async fn exec(State(s): Of, Path((namespace, pod, container)): Place3, query: Query, request: Request<Body>) -> Answer {
+    s.exec(request, &query, &namespace, &pod, None, &container).await
+}
+
+async fn exec_by_uid(State(s): Of, Path(place): Place4, query: Query, request: Request<Body>) -> Answer {
+    let (namespace, pod, uid, container) = place;
+    s.exec(request, &query, &namespace, &pod, Some(&uid), &container).await
+}
+
+async fn attach(State(s): Of, Path((ns, pod, container)): Place3, query: Query, request: Request<Body>) -> Answer {
+    s.attach(request, &query, &ns, &pod, None, &container).await
+}
+
+async fn attach_by_uid(State(s): Of, Path(place): Place4, query: Query, request: Request<Body>) -> Answer {
+    let (namespace, pod, uid, container) = place;
+    s.attach(request, &query, &namespace, &pod, Some(&uid), &container).await
+}
+
+async fn port_forward(
+    State(s): Of, Path((namespace, pod)): Path<(String, String)>, query: Query, request: Request<Body>,
+) -> Answer {
+    s.port_forward(request, &query, &namespace, &pod, None).await
+}
+
+async fn port_forward_by_uid(
+    State(s): Of, Path((namespace, pod, uid)): Place3, query: Query, request: Request<Body>,
+) -> Answer {
+    s.port_forward(request, &query, &namespace, &pod, Some(&uid)).await
+}
+
+async fn run(State(s): Of, Path((namespace, pod, container)): Place3, query: Query) -> Answer {
+    s.run(&query, &namespace, &pod, None, &container).await
+}
+
+async fn run_by_uid(State(s): Of, Path((namespace, pod, uid, container)): Place4, query: Query) -> Answer {
+    s.run(&query, &namespace, &pod, Some(&uid), &container).await
+}
+
+fn metrics(text: String) -> Answer {
+    typed(StatusCode::OK, base::metrics::CONTENT_TYPE, text)
+}
+
+impl Server {
     /// Is the loop over the runtime alive?
     fn healthy(&self) -> Result<(), String> {
         match *self.listed.read() {
@@ -160,10 +247,11 @@ impl Server {
         }
     }
 
-    fn health(&self, rest: &[&str]) -> Answer {
-        match rest {
-            ["ping" | "log"] => return text(StatusCode::OK, "ok"),
-            [] | ["syncloop"] => {}
+    /// One check, or all of them.
+    fn health(&self, check: &str) -> Answer {
+        match check {
+            "ping" | "log" => return text(StatusCode::OK, "ok"),
+            "" | "syncloop" => {}
             _ => return text(StatusCode::NOT_FOUND, "404 page not found\n"),
         }
         match self.healthy() {
@@ -224,24 +312,5 @@ impl Server {
             })
             .collect();
         json(&serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
-    }
-}
-
-/// The health endpoint on its own port: nothing else is told there.
-pub struct HealthOnly(pub Arc<Server>);
-
-impl Handler for HealthOnly {
-    type Connection = ();
-    type Body = Body;
-
-    fn connected(&self, _: Peer) {}
-
-    async fn call(&self, _: Arc<()>, request: Request<Incoming>) -> Answer {
-        let path = request.uri().path().trim_matches('/').to_owned();
-        let parts: Vec<&str> = path.split('/').collect();
-        match parts.as_slice() {
-            ["healthz", rest @ ..] => self.0.health(rest),
-            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
-        }
     }
 }

@@ -4,11 +4,11 @@
 use super::{Answer, Query, Server, param, text};
 use crate::pods;
 use crate::runtime::state::State;
+use axum::body::Body;
 use base::Fault;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -68,8 +68,7 @@ impl Server {
     }
 
     pub(super) async fn exec(
-        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
-        container: &str,
+        &self, request: Request<Body>, query: &Query, namespace: &str, name: &str, uid: Option<&str>, container: &str,
     ) -> Answer {
         let streams = match streams(query) {
             Ok(streams) => streams,
@@ -79,7 +78,7 @@ impl Server {
             Ok((_, id)) => id,
             Err(answer) => return answer,
         };
-        let command = query.iter().filter(|(key, _)| key == "command").map(|(_, value)| value.clone()).collect();
+        let command = query.0.iter().filter(|(key, _)| key == "command").map(|(_, value)| value.clone()).collect();
         let Streams { stdin, stdout, stderr, tty } = streams;
         let asked = v1::ExecRequest { container_id: id, cmd: command, tty, stdin, stdout, stderr };
         match self.ctx.cri.exec(asked).await {
@@ -89,8 +88,7 @@ impl Server {
     }
 
     pub(super) async fn attach(
-        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
-        container: &str,
+        &self, request: Request<Body>, query: &Query, namespace: &str, name: &str, uid: Option<&str>, container: &str,
     ) -> Answer {
         let streams = match streams(query) {
             Ok(streams) => streams,
@@ -112,7 +110,7 @@ impl Server {
     }
 
     pub(super) async fn port_forward(
-        &self, request: Request<Incoming>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
+        &self, request: Request<Body>, query: &Query, namespace: &str, name: &str, uid: Option<&str>,
     ) -> Answer {
         let Some(pod) = self.pod(namespace, name, uid) else {
             return text(StatusCode::NOT_FOUND, "pod does not exist");
@@ -125,7 +123,7 @@ impl Server {
             let what = format!("failed to find sandboxID for pod {}", pods::describe(&pod));
             return text(StatusCode::INTERNAL_SERVER_ERROR, what);
         };
-        let asked = query.iter().filter(|(key, _)| key == "port" || key == "ports").flat_map(|(_, v)| v.split(','));
+        let asked = query.0.iter().filter(|(key, _)| key == "port" || key == "ports").flat_map(|(_, v)| v.split(','));
         let ports = asked.map(|port| port.parse::<u16>().map(i32::from)).collect::<Result<Vec<i32>, _>>();
         let Ok(ports) = ports else {
             return text(StatusCode::BAD_REQUEST, "unable to parse a port of the query");
@@ -164,7 +162,7 @@ impl Server {
 ///
 /// An answer of the runtime's that is no upgrade goes to the client as it is, and the connection ends with it: nothing
 /// may be sent past it (CVE-2018-1002105).
-async fn join(request: Request<Incoming>, url: &str) -> Answer {
+async fn join(request: Request<Body>, url: &str) -> Answer {
     if !request.headers().contains_key(header::UPGRADE) {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
@@ -177,7 +175,7 @@ async fn join(request: Request<Incoming>, url: &str) -> Answer {
     }
 }
 
-async fn try_join(mut request: Request<Incoming>, url: &str) -> Result<Answer, Fault> {
+async fn try_join(mut request: Request<Body>, url: &str) -> Result<Answer, Fault> {
     let uri: Uri = url.parse()?;
     let authority = uri.authority().ok_or("the runtime's address has no host")?.clone();
     let target = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
@@ -205,7 +203,7 @@ async fn try_join(mut request: Request<Incoming>, url: &str) -> Result<Answer, F
         }
         return Ok(answer);
     }
-    let mut answer = Response::new(Empty::<Bytes>::new().map_err(|never| match never {}).boxed_unsync());
+    let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *answer.headers_mut() = response.headers().clone();
     let theirs = hyper::upgrade::on(&mut response);

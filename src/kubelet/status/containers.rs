@@ -191,7 +191,7 @@ fn state_of(input: &Input<'_>, run: &Run, old: Option<&ContainerStatus>) -> (Con
                 exit_code: run.exit_code,
                 reason: text(&run.reason),
                 message: text(&run.message),
-                started_at: stamp(run.started),
+                started_at: stamp(run.started.or(Some(Timestamp::UNIX_EPOCH))),
                 finished_at: stamp(run.finished),
                 container_id: Some(id_of(input, run)),
                 ..Default::default()

@@ -134,6 +134,9 @@ impl Context {
 
     /// The configuration of the pod's sandbox.
     pub fn sandbox_config(&self, pod: &Pod, attempt: u32) -> Result<v1::PodSandboxConfig, String> {
+        if pods::spec(pod).host_users == Some(false) {
+            return Err("can't set `spec.hostUsers: false`, this kubelet does not support user namespaces".into());
+        }
         let host_name = pods::files::kernel_host_name(pod, &self.dns.cluster_domain)?;
         Ok(spec::sandbox(
             pod,

@@ -6,7 +6,7 @@ use super::start::{self, Parts};
 use crate::events::Level;
 use crate::images::StartError;
 use crate::pods::{self, Kind, Place, is_sidecar, is_terminal};
-use crate::runtime::plan::{Action, View, plan};
+use crate::runtime::plan::{Action, View, Why, plan};
 use crate::runtime::state::{PodState, Sandbox, State};
 use crate::status::containers::Reasons;
 use crate::status::generate::restarts_all;
@@ -205,6 +205,12 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Stops a container. When the pod shall end meanwhile, it is stopped with what time the end leaves.
+    async fn kill(&self, id: &str, name: &str, message: &str, why: Why) -> Result<(), String> {
+        let stopped = kill::container(self.ctx, self.pod, id, name, message, why, None);
+        self.cancel.run_until_cancelled(stopped).await.unwrap_or(Ok(()))
+    }
+
     async fn all(&mut self, state: &PodState, actions: Vec<Action>) -> Wake {
         let (mut wake, mut failed, mut again) = (None, false, false);
         let mut sandbox = state.sandboxes.first().filter(|sandbox| sandbox.ready).cloned();
@@ -226,9 +232,7 @@ impl Run<'_> {
                     }
                     Err(error) => Err(error),
                 },
-                Action::Kill { id, name, message, why } => {
-                    kill::container(self.ctx, self.pod, &id, &name, &message, why, None).await
-                }
+                Action::Kill { id, name, message, why } => self.kill(&id, &name, &message, why).await,
                 Action::Reset { id, name, running } => {
                     again = true;
                     self.reset(&id, &name, running).await
@@ -304,8 +308,7 @@ impl Run<'_> {
     async fn reset(&self, id: &str, name: &str, running: bool) -> Result<(), String> {
         if running {
             let text = format!("Container {name} is killed because all containers start over");
-            let why = crate::runtime::plan::Why::Other;
-            kill::container(self.ctx, self.pod, id, name, &text, why, None).await?;
+            self.kill(id, name, &text, Why::Other).await?;
         }
         self.ctx.cri.remove_container(id).await.map_err(|error| error.with_code())
     }
