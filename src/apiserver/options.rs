@@ -1,5 +1,5 @@
 //! The command line: upstream's flags, read once into [`Options`]. Flags of features that are not there are refused as
-//! unknown rather than ignored, except where ignoring them changes nothing but speed.
+//! unknown rather than ignored, except where ignoring them changes nothing but speed, and that is said at start.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -187,7 +187,12 @@ fn etcd_flags() -> Vec<Arg> {
         flags::duration("etcd-readycheck-timeout", "2s", "how long a readiness check of etcd may take"),
         flags::duration("storage-initialization-timeout", "1m0s", "how long to wait for etcd at start"),
         flags::choice("storage-backend", "", &["", "etcd3"], "kind of the store"),
-        flags::text("storage-media-type", "", "form of stored objects; ours is JSON, upstream's protobuf is read"),
+        flags::choice(
+            "storage-media-type",
+            "",
+            &["", "application/json", "application/vnd.kubernetes.protobuf"],
+            "form of stored objects; JSON it is, and upstream's protobuf is read",
+        ),
     ]
 }
 
@@ -242,7 +247,7 @@ fn api_flags() -> Vec<Arg> {
         flags::switch("allow-privileged", false, "privileged containers are allowed"),
         flags::duration("event-ttl", "1h0m0s", "how long events are kept"),
         flags::map("runtime-config", "APIs that are on or off: apps/v1beta1=true, api/beta=true …"),
-        flags::map("feature-gates", "features that are on or off; none of ours is optional"),
+        flags::map("feature-gates", "features that are on or off; checked by name, and none of ours is optional"),
     ]
 }
 
@@ -256,15 +261,15 @@ fn ignored_flags() -> Vec<Arg> {
         flags::list("watch-cache-sizes", "", no_effect),
         flags::int("default-watch-cache-size", 100, no_effect),
         flags::int("delete-collection-workers", 1, no_effect),
-        flags::switch("enable-garbage-collector", true, no_effect),
+        flags::switch("enable-garbage-collector", true, "objects go with their owners; false is not supported"),
         flags::int("apiserver-count", 1, no_effect),
         flags::duration("etcd-count-metric-poll-period", "1m0s", no_effect),
         flags::duration("etcd-db-metric-poll-interval", "30s", no_effect),
         flags::int("lease-reuse-duration-seconds", 60, no_effect),
-        flags::int("max-connection-bytes-per-sec", 0, no_effect),
+        flags::int("max-connection-bytes-per-sec", 0, "bytes per second of a stream; only 0, no bound, is supported"),
         flags::switch("enable-aggregator-routing", false, no_effect),
         flags::switch("aggregator-reject-forwarding-redirect", true, no_effect),
-        flags::switch("enable-logs-handler", false, no_effect),
+        flags::switch("enable-logs-handler", false, "serve /logs/; true is not supported"),
     ]
 }
 
@@ -283,6 +288,9 @@ impl Options {
         let port = flags.int("secure-port");
         check(!(0..=65535).contains(&port), &format!("--secure-port {port} must be between 1 and 65535, inclusive"));
         check(flags.list("etcd-servers").is_empty(), "--etcd-servers must be specified");
+        check(!flags.switch("enable-garbage-collector"), "--enable-garbage-collector=false is not supported");
+        check(flags.int("max-connection-bytes-per-sec") != 0, "--max-connection-bytes-per-sec is not supported");
+        check(flags.switch("enable-logs-handler"), "--enable-logs-handler is not supported");
         let accounts = service_accounts(flags);
         check(accounts.issuers.is_empty(), "service-account-issuer is a required flag");
         check(accounts.signing_key.is_none(), "service-account-signing-key-file is a required flag");

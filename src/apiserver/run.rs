@@ -119,7 +119,7 @@ async fn serve(
         }
     });
     let limits = base::server::Limits {
-        streams: if options.streams == 0 { 250 } else { options.streams },
+        streams: if options.streams == 0 { 100 } else { options.streams },
         drain: options.request_timeout.max(options.watch_grace),
         ..base::server::Limits::default()
     };

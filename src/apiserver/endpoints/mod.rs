@@ -93,7 +93,8 @@ fn version(request: &Request) -> Result<Answer, Failure> {
     if !accepts(&request.headers, "application/json") {
         return Err(not_acceptable("application/json"));
     }
-    Ok(json(&base::health::version_json()))
+    // Indented, as upstream writes it.
+    Ok(typed("application/json", format!("{:#}", base::health::version_json())))
 }
 
 /// Does the Accept header take that media type?

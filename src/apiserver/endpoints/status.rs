@@ -29,8 +29,7 @@ pub async fn component_statuses(server: &Arc<Server>, row: &Arc<Row>, request: &
         let object = found.ok_or_else(|| Status::not_found(row.group_resource(), &name))?;
         return output::object(&server.api, row, request, &accept, StatusCode::OK, object);
     }
-    let list = json!({"kind": "ComponentStatusList", "apiVersion": "v1", "metadata": {}, "items": items});
-    output::object(&server.api, row, request, &accept, StatusCode::OK, list)
+    output::made_list(row, request, &accept, items)
 }
 
 fn component(name: &str, outcome: &Result<String, String>) -> Value {

@@ -242,6 +242,40 @@ pub fn list(
     }
 }
 
+/// Answers a list of objects that are not stored, in the version of the request.
+///
+/// # Errors
+/// As [`entry`].
+pub fn made_list(row: &Row, req: &Request, accept: &Accept, items: Vec<Value>) -> Result<Answer, Status> {
+    let target = Target::new(row, &req.info.version);
+    let content = match accept.shape {
+        Shape::Table(version) => {
+            Table::new(&target, version, Include::read(req)?).made(&target, &ListMeta::default(), items)?
+        }
+        Shape::MetadataList(version) if accept.media != Media::Protobuf => {
+            let items = items.into_iter().map(|item| {
+                let Value::Object(mut item) = item else { return Value::Null };
+                item.insert("kind".into(), "PartialObjectMetadata".into());
+                item.insert("apiVersion".into(), version.api_version().into());
+                item.retain(|name, _| matches!(name.as_str(), "kind" | "apiVersion" | "metadata"));
+                Value::Object(item)
+            });
+            let kind = "PartialObjectMetadataList";
+            let list = serde_json::json!({"kind": kind, "apiVersion": version.api_version(), "metadata": {},
+                "items": items.collect::<Vec<_>>()});
+            tree(&target, accept.media, list)?
+        }
+        Shape::Metadata(_) | Shape::MetadataList(_) => return Err(not_an_object(&target)),
+        Shape::Whole => {
+            let api_version = row.stored_api_version();
+            let list =
+                serde_json::json!({"kind": &*row.list_kind, "apiVersion": api_version, "metadata": {}, "items": items});
+            tree(&target, accept.media, list)?
+        }
+    };
+    finish(accept, StatusCode::OK, content)
+}
+
 /// Answers a failure (or a success that has no object but a Status), in the encoding the client accepts.
 pub fn failure(headers: &HeaderMap, status: &Status) -> Answer {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

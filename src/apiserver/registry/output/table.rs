@@ -93,6 +93,20 @@ impl Table {
         Ok(Content::from([out.into()]))
     }
 
+    /// A table of objects that are not stored, as JSON.
+    pub(super) fn made(&self, target: &Target<'_>, list: &ListMeta, items: Vec<Value>) -> Result<Content, Status> {
+        let mut out = self.open(list);
+        for (n, item) in items.into_iter().enumerate() {
+            if n > 0 {
+                out.push(b',');
+            }
+            let cells = api::print::cells(target.row, &item);
+            self.row(target, &View::Made(item), &cells, &mut out)?;
+        }
+        out.extend_from_slice(b"]}");
+        Ok(Content::from([out.into()]))
+    }
+
     /// A large table, made as it is sent.
     pub(super) fn stream(
         self, row: Row, version: String, accept: Accept, list: &ListMeta, items: Vec<Arc<Cached<Entry>>>,
