@@ -154,7 +154,7 @@ fn serve_health(flags: &Flags, shutdown: &Shutdown) -> Result<Flag, Error> {
     Ok(ready)
 }
 
-/// Answers one path with OK, or with 503 while a flag does not hold.
+/// Answers one path with OK, or with 503 and the part of CoreDNS that is not ready while a flag does not hold.
 fn path_check(path: &'static str, flag: Option<Flag>) -> base::health::Extra {
     use http_body_util::Full;
     Arc::new(move |request| {
@@ -163,8 +163,11 @@ fn path_check(path: &'static str, flag: Option<Flag>) -> base::health::Extra {
             if request.uri().path() != path {
                 return Err(request);
             }
-            let mut response =
-                http::Response::new(Full::new(bytes::Bytes::from_static(if holds { b"OK" } else { b"" })));
+            let mut response = http::Response::new(Full::new(bytes::Bytes::from_static(if holds {
+                &b"OK"[..]
+            } else {
+                b"kubernetes"
+            })));
             *response.status_mut() = if holds { http::StatusCode::OK } else { http::StatusCode::SERVICE_UNAVAILABLE };
             Ok(response)
         })

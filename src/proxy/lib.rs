@@ -39,7 +39,8 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 
-use flags::Settings;
+use flags::{LocalMode, NodePorts, Settings};
+use rules::Local;
 
 /// Time before a port that is taken is asked for again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -105,6 +106,19 @@ fn warn(settings: &Settings) {
     if settings.config.mode == "iptables" {
         // Both mean the same services and the same endpoints; only the kernel's tables differ.
         tracing::warn!("proxy mode iptables is served by nftables, without node ports on 127.0.0.1");
+    }
+    match &settings.node_ports {
+        NodePorts::In(networks) if networks.is_empty() => tracing::warn!(
+            "nodePortAddresses is unset; NodePort connections will be accepted on all local IPs. Consider using \
+             `--nodeport-addresses primary`"
+        ),
+        NodePorts::In(networks) if networks.iter().any(|network| network.addr().is_loopback()) => {
+            tracing::warn!("--nodeport-addresses includes localhost but localhost NodePorts are not supported")
+        }
+        NodePorts::In(_) | NodePorts::Primary => {}
+    }
+    if settings.local == LocalMode::Told(Local::Networks(Vec::new())) {
+        tracing::warn!("Detect-local-mode set to ClusterCIDR, but no cluster CIDR specified");
     }
 }
 
@@ -220,4 +234,39 @@ async fn cleanup() -> Result<(), Error> {
         kernel::run(&format!("add table {table}\ndelete table {table}\n")).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(args: &[&str]) -> Settings {
+        let Ok(flags) = base::flags::parse(flags::command(), args.iter().map(OsString::from)) else {
+            panic!("bad flags");
+        };
+        Settings::from_flags(&flags).unwrap()
+    }
+
+    #[test]
+    fn a_configuration_that_was_written_is_read_as_it_was() {
+        let path = std::env::temp_dir().join(format!("proxy-written-{}.yaml", std::process::id()));
+        let args =
+            ["--cluster-cidr=10.244.0.0/16", "--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s"];
+        let settings = settings(&args);
+        write_config(&settings, path.clone()).unwrap();
+        let mut read = config::load(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        read.complete();
+        assert_eq!(read, settings.config);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_ends_the_proxy_only_when_it_is_told_so() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, shutdown) = (taken.local_addr().unwrap(), Shutdown::new());
+        let handler = Arc::new(Endpoints::default());
+        assert!(matches!(serve_at(address, true, handler.clone(), &shutdown), Err(Error::Listen(..))));
+        serve_at(address, false, handler, &shutdown).unwrap();
+        shutdown.cancel();
+    }
 }

@@ -89,8 +89,8 @@ fn frame(family: Family, options: &Options) -> Ruleset {
         ("nat-postrouting", "type nat hook postrouting priority 100 ;"),
         ("filter-prerouting-pre-dnat", "type filter hook prerouting priority -110 ;"),
         ("filter-output-pre-dnat", "type filter hook output priority -110 ;"),
-        ("filter-input", "type filter hook input priority -110 ;"),
-        ("filter-forward", "type filter hook forward priority -110 ;"),
+        ("filter-input", "type filter hook input priority 0 ;"),
+        ("filter-forward", "type filter hook forward priority 0 ;"),
         ("filter-output", "type filter hook output priority 0 ;"),
     ] {
         rules.chains.insert(name.into(), Chain { hook: Some(hook), rules: Vec::new() });
@@ -229,8 +229,9 @@ impl Build<'_> {
             return self.unanswered(port, &ips, "goto reject-chain");
         }
         if port.external_local && endpoints.is_empty() {
-            // What comes from this node or its pods may go anywhere, so only real outsiders are dropped.
-            self.unanswered(port, &[], "drop");
+            // What comes from this node or its pods may go anywhere and has another destination by then, so only real
+            // outsiders are dropped.
+            self.unanswered(port, &ips, "drop");
         }
         let chain = self.external_chain(port, choice);
         for ip in ips {
@@ -391,9 +392,11 @@ mod tests {
 
     #[test]
     fn local_policy_without_local_pod_drops_outsiders_only() {
-        let external = Port { external_local: true, ..port(&[("10.244.1.6", false)]) };
+        let balancer_ips = vec!["203.0.113.7".parse().unwrap()];
+        let external = Port { external_local: true, balancer_ips, ..port(&[("10.244.1.6", false)]) };
         let rules = compute(Family::V4, &[external], &options());
         assert_eq!(rules.sets["no-endpoint-nodeports"].elements["tcp . 30080"], "drop");
+        assert_eq!(rules.sets["no-endpoint-services"].elements["203.0.113.7 . tcp . 80"], "drop");
         assert!(text(&rules).contains("fib saddr type local goto service-"));
         let internal = Port { internal_local: true, ..port(&[("10.244.1.6", false)]) };
         let rules = compute(Family::V4, &[internal], &options());

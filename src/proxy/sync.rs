@@ -238,7 +238,7 @@ impl Syncer {
                 continue;
             }
             well &= self.bring(family, state, &ports, &options, full).await;
-            well &= self.forget_flows(family, state, &ports).await;
+            self.forget_flows(family, state, &ports).await;
         }
         self.health_ports.set(answers);
         well
@@ -268,11 +268,11 @@ impl Syncer {
         }
     }
 
-    /// Forgets flows that lead to endpoints which are gone, when endpoints changed or it failed the last time.
-    async fn forget_flows(&self, family: Family, state: &mut Applied, ports: &[Port]) -> bool {
+    /// Forgets flows that lead to endpoints which are gone, when endpoints changed or it failed in the last turn.
+    async fn forget_flows(&self, family: Family, state: &mut Applied, ports: &[Port]) {
         let targets = Targets::of(ports);
         if state.flows.as_ref() == Some(&targets) {
-            return true;
+            return;
         }
         let began = Instant::now();
         let outcome = flows::reconcile(family, targets.clone()).await;
@@ -282,12 +282,10 @@ impl Syncer {
             Ok(count) => {
                 self.metrics.flows_deleted.get_or_create(&label).inc_by(count as u64);
                 state.flows = Some(targets);
-                true
             }
             Err(error) => {
                 tracing::error!(%error, ?family, "UDP flows may stay with endpoints that are gone");
                 state.flows = None;
-                false
             }
         }
     }
