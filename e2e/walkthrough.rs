@@ -9,6 +9,8 @@ mod verbs;
 mod volumes;
 mod workloads;
 
+use std::path::{Path, PathBuf};
+
 use e2e::{Cluster, Steps, missing};
 
 const NEEDS: [&str; 9] = ["kubectl", "etcd", "etcdctl", "containerd", "ctr", "runc", "nft", "ip", "script"];
@@ -25,6 +27,7 @@ fn a_cluster_comes_up_runs_pods_heals_and_goes_without_a_trace() {
         println!("skipped: a whole cluster takes root");
         return;
     }
+    let before = Machine::look();
     let cluster = Cluster::whole();
     let borrowed = cluster.borrowed();
     let mut steps = Steps::default();
@@ -39,20 +42,60 @@ fn a_cluster_comes_up_runs_pods_heals_and_goes_without_a_trace() {
     });
     drop(cluster);
     if !borrowed {
-        steps.run("down: nothing is left", nothing_is_left);
+        steps.run("down: nothing is left", || nothing_is_left(&before));
     }
     steps.end();
 }
 
-fn nothing_is_left() {
+/// What a cluster changes about the machine outside of its directory.
+#[derive(Debug, PartialEq)]
+struct Machine {
+    tables: String,
+    routes: String,
+    links: Vec<String>,
+    namespaces: Vec<String>,
+    cgroups: Vec<PathBuf>,
+    forwards: String,
+    claim: bool,
+}
+
+impl Machine {
+    fn look() -> Self {
+        let said = |program: &str, args: &[&str]| {
+            let output = std::process::Command::new(program).args(args).output().expect("the program runs");
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        Self {
+            tables: said("nft", &["list", "tables"]),
+            routes: said("ip", &["route"]),
+            links: names("/sys/class/net"),
+            namespaces: names("/run/netns"),
+            cgroups: cgroups(),
+            forwards: read("/proc/sys/net/ipv4/ip_forward") + &read("/proc/sys/net/ipv4/conf/all/route_localnet"),
+            claim: Path::new("/run/navarch").exists(),
+        }
+    }
+}
+
+fn names(dir: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Our cgroups: one in each tree of version 1, and one in that of version 2.
+fn cgroups() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let trees = names("/sys/fs/cgroup").into_iter().map(|name| root.join(name)).chain([root.to_owned()]);
+    trees.map(|tree| tree.join("navarch")).filter(|path| path.exists()).collect()
+}
+
+fn nothing_is_left(before: &Machine) {
+    assert_eq!(&Machine::look(), before);
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     assert!(!mounts.contains("navarch-e2e-"), "{mounts}");
-    let tables = std::process::Command::new("nft").args(["list", "tables"]).output().expect("nft runs");
-    let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
-    assert!(!tables.contains("kube-proxy") && !tables.contains("navarch"), "{tables}");
-    for tree in std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-        assert!(!tree.path().join("navarch").exists(), "a cgroup is left in {}", tree.path().display());
-    }
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");

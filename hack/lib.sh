@@ -19,7 +19,7 @@ have() {
 need_packages() {
   local missing=() pair
   for pair in etcd:etcd-server etcdctl:etcd-client containerd:containerd runc:runc nft:nftables ip:iproute2 \
-    protoc:protobuf-compiler cc:gcc; do
+    iptables:iptables protoc:protobuf-compiler cc:gcc; do
     have "${pair%%:*}" || missing+=("${pair##*:}")
   done
   [ -x /usr/lib/cni/bridge ] || missing+=(containernetworking-plugins)
@@ -27,16 +27,25 @@ need_packages() {
   [ -f /usr/include/google/protobuf/descriptor.proto ] || missing+=(libprotobuf-dev)
   [ ${#missing[@]} -gt 0 ] || return 0
   step "installing ${missing[*]}"
-  local policy=/usr/sbin/policy-rc.d
-  if [ ! -e $policy ]; then
-    printf '#!/bin/sh\nexit 101\n' >$policy
-    chmod 755 $policy
-    # shellcheck disable=SC2064
-    trap "rm -f $policy" EXIT
-  fi
+  hold_services
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  release_services
+}
+
+# hold_services: until release_services, packages that are installed start no services. What the administrator has
+# decided about that is put back afterwards, also when the script breaks off.
+policy=/usr/sbin/policy-rc.d
+hold_services() {
+  [ ! -e $policy ] || mv $policy $policy.navarch
+  trap release_services EXIT
+  printf '#!/bin/sh\nexit 101\n' >$policy
+  chmod 755 $policy
+}
+release_services() {
   rm -f $policy
+  [ ! -e $policy.navarch ] || mv $policy.navarch $policy
+  trap - EXIT
 }
 
 # need_nextest: installs cargo-nextest when it is missing.

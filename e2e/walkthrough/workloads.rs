@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use e2e::{Cluster, Steps};
@@ -13,6 +13,8 @@ pub fn walk(steps: &mut Steps, cluster: &Cluster) {
     steps.run("a deployment is made; a deleted pod is replaced", || the_count_heals(cluster));
     steps.run("a killed process is started again and counted", || a_killed_process_restarts(cluster));
     steps.run("a service answers from host and pod, by address and name", || a_service_answers(cluster));
+    steps.run("a port that no service has is refused at once", || a_foreign_port_is_refused(cluster));
+    steps.run("a pod's port is the machine's", || a_host_port_answers(cluster));
     steps.run("endpoints follow readiness", || endpoints_follow_readiness(cluster));
     steps.run("scale, set image, rollout", || rollouts(cluster));
     steps.run("a deployment's pods go: background, foreground, orphan", || cascades(cluster));
@@ -93,6 +95,29 @@ fn a_service_answers(cluster: &Cluster) {
     assert_eq!(answers, pods);
     let resolved = cluster.kubectl(&["exec", "hello", "--", "nslookup", "web.default.svc.cluster.local"]);
     assert!(resolved.contains(&ip), "{resolved}");
+}
+
+fn a_foreign_port_is_refused(cluster: &Cluster) {
+    let ip = cluster.kubectl(&["get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"]);
+    let address = format!("{ip}:99").parse().expect("an address");
+    let refused = TcpStream::connect_timeout(&address, Duration::from_secs(10)).expect_err("nobody serves there");
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+fn a_host_port_answers(cluster: &Cluster) {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+    let overrides = format!(
+        r#"{{"spec": {{"terminationGracePeriodSeconds": 1, "containers": [{{"name": "host-port", "image": "{BUSYBOX}",
+            "command": ["sh", "-c", "echo it-is-me > /www/index.html; exec httpd -f -p 8080 -h /www"],
+            "ports": [{{"containerPort": 8080, "hostPort": {port}}}]}}]}}}}"#
+    );
+    cluster.kubectl(&["run", "host-port", "--image", BUSYBOX, "--overrides", &overrides]);
+    let own = cluster.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}"]);
+    e2e::eventually(
+        || format!("no answer at {own}:{port}"),
+        || ask(&format!("{own}:{port}")).filter(|answer| answer == "it-is-me"),
+    );
+    cluster.kubectl(&["delete", "pod", "host-port"]);
 }
 
 fn endpoints_follow_readiness(cluster: &Cluster) {

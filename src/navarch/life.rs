@@ -65,7 +65,7 @@ enum Snapshot {
     /// Writes all that is stored into a file.
     Save(snapshot::Args),
     /// Brings back what a file holds; everything stored since is gone, and every client lists again.
-    Restore(snapshot::Args),
+    Restore(snapshot::RestoreArgs),
 }
 
 /// Runs a command of the cluster's life.

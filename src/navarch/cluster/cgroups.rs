@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::{Context, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Context, Error, Result, process};
 
 /// Name of the cgroup.
 pub const ROOT: &str = "navarch";
@@ -60,19 +64,45 @@ fn delegate(path: &Path) {
     }
 }
 
-/// Removes the cgroup and all below it. What still holds processes stays and is named.
-pub fn remove(name: &str) {
-    for tree in trees() {
-        remove_tree(&tree.join(name));
-    }
+/// Is there one of that name in some tree?
+pub fn exists(name: &str) -> bool {
+    trees().iter().any(|tree| tree.join(name).exists())
 }
 
-fn remove_tree(path: &Path) {
-    let Ok(entries) = fs::read_dir(path) else { return };
-    for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
-        remove_tree(&entry.path());
-    }
-    if let Err(error) = fs::remove_dir(path) {
-        eprintln!("removing the cgroup {}: {error}", path.display());
-    }
+/// Processes that are in the cgroup or below it.
+fn processes(path: &Path) -> Vec<Pid> {
+    let own = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    let mut all: Vec<Pid> = own.lines().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect();
+    let below = fs::read_dir(path).into_iter().flatten().flatten();
+    all.extend(below.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).flat_map(|entry| processes(&entry.path())));
+    all
+}
+
+/// Kills what is left of containers whose runtime lost them.
+pub fn kill_all(name: &str) {
+    let left = || trees().iter().flat_map(|tree| processes(&tree.join(name))).collect::<Vec<_>>();
+    process::wait_until(Duration::from_secs(5), || {
+        let left = left();
+        // Gone by itself is fine, too.
+        for pid in &left {
+            let _ = kill(*pid, Signal::SIGKILL);
+        }
+        left.is_empty()
+    });
+}
+
+/// Removes the cgroup and all below it.
+///
+/// # Errors
+/// Names what still holds processes and stays.
+pub fn remove(name: &str) -> Vec<Error> {
+    trees().iter().flat_map(|tree| remove_tree(&tree.join(name))).collect()
+}
+
+fn remove_tree(path: &Path) -> Vec<Error> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let below = entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+    let mut left: Vec<Error> = below.flat_map(|entry| remove_tree(&entry.path())).collect();
+    left.extend(fs::remove_dir(path).context(format!("removing the cgroup {}", path.display())).err());
+    left
 }

@@ -1,12 +1,12 @@
 //! `navarch up --control-plane-only`: etcd and the API server as plain processes, for tests and CI.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use super::settings::Settings;
-use super::up::Args;
 use super::{Context, Error, Layout, Progress, Result};
-use super::{apply, images, kubeconfig, pki, process};
+use super::{apply, images, kubeconfig, pki, ports, process};
 
 /// etcd's name on record.
 pub const ETCD: &str = "etcd";
@@ -21,7 +21,7 @@ pub const SCHEDULER: &str = "kube-scheduler";
 ///
 /// # Errors
 /// The first step that did not succeed.
-pub async fn up(layout: &Layout, settings: &Settings, args: &Args, progress: &Progress) -> Result<()> {
+pub async fn up(layout: &Layout, settings: &Settings, progress: &Progress) -> Result<()> {
     // etcd takes longest to start: it begins as soon as it has its certificates, and the others are made meanwhile.
     pki::ensure_etcd(layout, &settings.names())?;
     start(layout, settings, ETCD)?;
@@ -38,15 +38,17 @@ pub async fn up(layout: &Layout, settings: &Settings, args: &Args, progress: &Pr
         apply::apply(&client, &object).await?;
     }
     progress.step(format!("the API server is ready at {}", settings.server()));
-    if args.controller_manager {
-        start(layout, settings, CONTROLLER_MANAGER)?;
-        progress.step("the controller-manager starts");
-    }
-    if args.scheduler {
-        start(layout, settings, SCHEDULER)?;
-        progress.step("the scheduler starts");
+    for name in chosen(settings) {
+        start(layout, settings, name)?;
+        progress.step(format!("{name} starts"));
     }
     Ok(())
+}
+
+/// What runs beside etcd and the API server since somebody asked for it.
+pub fn chosen(settings: &Settings) -> impl Iterator<Item = &'static str> {
+    let all = [(CONTROLLER_MANAGER, settings.controller_manager), (SCHEDULER, settings.scheduler)];
+    all.into_iter().filter(|(_, chosen)| *chosen).map(|(name, _)| name)
 }
 
 /// Starts one of the processes, unless it runs.
@@ -54,13 +56,18 @@ pub async fn up(layout: &Layout, settings: &Settings, args: &Args, progress: &Pr
 /// # Errors
 /// When it can't be started.
 pub fn start(layout: &Layout, settings: &Settings, name: &str) -> Result<()> {
-    let mut command = match name {
-        ETCD => etcd(layout, settings)?,
-        APISERVER => apiserver(layout, settings)?,
-        CONTROLLER_MANAGER => controller_manager(layout, settings)?,
-        SCHEDULER => scheduler(layout, settings)?,
+    if process::running(layout, name).is_some() {
+        return Ok(());
+    }
+    let (command, port) = match name {
+        ETCD => (etcd(layout, &layout.etcd(), settings), settings.etcd_port),
+        APISERVER => (apiserver(layout, settings), settings.port),
+        CONTROLLER_MANAGER => (controller_manager(layout, settings), settings.controller_manager_port),
+        SCHEDULER => (scheduler(layout, settings), settings.scheduler_port),
         other => return Err(Error::new("starting a process", format!("nobody knows {other}"))),
     };
+    ports::free(&[(name, port)])?;
+    let mut command = command?;
     process::start(layout, name, &mut command).map(drop)
 }
 
@@ -82,13 +89,14 @@ pub async fn ready(layout: &Layout, client: &kube::Client, processes: &[&str], p
     }
 }
 
-fn etcd(layout: &Layout, settings: &Settings) -> Result<Command> {
+/// etcd over a directory of data, on the ports of the settings.
+pub fn etcd(layout: &Layout, data: &Path, settings: &Settings) -> Result<Command> {
     let pki = layout.pki().join("etcd");
     let pki = pki.display();
     let (client, peer, metrics) = (settings.etcd_port, settings.etcd_peer_port, settings.etcd_metrics_port);
     let mut command = Command::new(images::need("etcd")?);
     command
-        .arg(format!("--data-dir={}", layout.etcd().display()))
+        .arg(format!("--data-dir={}", data.display()))
         .arg(format!("--name={}", settings.node))
         .arg(format!("--listen-client-urls=https://127.0.0.1:{client}"))
         .arg(format!("--advertise-client-urls=https://127.0.0.1:{client}"))

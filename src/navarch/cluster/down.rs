@@ -33,10 +33,10 @@ pub struct Args {
     pub keep: bool,
 }
 
-/// Ends the cluster.
+/// Ends the cluster. What can't be taken away does not keep the rest.
 ///
 /// # Errors
-/// The first step that did not succeed.
+/// Names all that is left.
 pub async fn run(args: Args) -> Result<()> {
     let layout = Layout::new(&args.dir).context("finding the state directory")?;
     let progress = Progress::start();
@@ -44,8 +44,9 @@ pub async fn run(args: Args) -> Result<()> {
         progress.step(format!("no cluster in {}", layout.root().display()));
         return Ok(());
     };
+    let mut left = Vec::new();
     if !settings.control_plane_only {
-        whole(&layout, &progress).await?;
+        left.extend(whole(&layout, &progress).await);
     }
     let mut names = process::recorded(&layout);
     // Clients before servers: nobody waits for an answer that no longer comes.
@@ -55,34 +56,42 @@ pub async fn run(args: Args) -> Result<()> {
     }
     progress.step("processes have ended");
     if !settings.control_plane_only {
-        leftovers(&layout, &settings);
+        left.extend(leftovers(&layout, &settings));
+    }
+    if !left.is_empty() {
+        let all: Vec<String> = left.iter().map(ToString::to_string).collect();
+        let what = format!("taking away what is outside of {}, which stays", layout.root().display());
+        return Err(Error::new(what, all.join("; ")));
+    }
+    if !settings.control_plane_only {
         release(&layout)?;
         progress.step("mounts, routes, rules and cgroups are gone");
     }
     if !args.keep {
-        // A mount that is still there may lead to what is not ours.
-        if let Some(point) = mounts_below(layout.root())?.first() {
-            return Err(Error::new(
-                format!("removing {}", layout.root().display()),
-                format!("{} is mounted", point.display()),
-            ));
-        }
         fs::remove_dir_all(layout.root()).context(format!("removing {}", layout.root().display()))?;
         progress.step(format!("{} is gone", layout.root().display()));
     }
     Ok(())
 }
 
-/// Pods first, while there is a runtime that knows how to take them down.
-async fn whole(layout: &Layout, progress: &Progress) -> Result<()> {
+/// Pods first, while there is a runtime that knows how to take them down. Returns what it could not.
+async fn whole(layout: &Layout, progress: &Progress) -> Vec<Error> {
     process::stop(layout, up::KUBELET, Duration::from_secs(20));
     progress.step("the kubelet has stopped");
-    if layout.path("containerd/config.toml").exists() {
-        runtime::start(layout).await?;
-        let count = runtime::remove_pods(layout).await?;
-        progress.step(format!("{count} pods are gone"));
+    if !layout.path("containerd/config.toml").exists() {
+        return Vec::new();
     }
-    Ok(())
+    let removed = match runtime::start(layout).await {
+        Ok(()) => runtime::remove_pods(layout).await,
+        Err(error) => Err(error),
+    };
+    match removed {
+        Ok((count, failed)) => {
+            progress.step(format!("{count} pods are gone"));
+            failed
+        }
+        Err(error) => vec![error],
+    }
 }
 
 /// Another whole cluster may come up on this machine.
@@ -94,15 +103,15 @@ fn release(layout: &Layout) -> Result<()> {
     }
 }
 
-fn leftovers(layout: &Layout, settings: &Settings) {
+/// Takes away what is outside of the state directory. Returns what it could not.
+fn leftovers(layout: &Layout, settings: &Settings) -> Vec<Error> {
     kill_shims(layout);
-    // `down` looks for mounts once more before it removes anything, and stops at an error then.
-    if let Err(error) = unmount_below(layout.root()) {
-        eprintln!("{error}");
-    }
-    network::remove(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string());
-    network::restore_kernel(&settings.kernel);
-    cgroups::remove(cgroups::ROOT);
+    cgroups::kill_all(cgroups::ROOT);
+    let mut left: Vec<Error> = unmount_below(layout.root()).err().into_iter().collect();
+    left.extend(network::remove(&settings.pod_cidr.to_string(), &settings.before));
+    left.extend(network::restore_kernel(&settings.before.kernel).err());
+    left.extend(cgroups::remove(cgroups::ROOT));
+    left
 }
 
 /// Kills shims of our containerd that outlived it.
@@ -120,8 +129,11 @@ fn kill_shims(layout: &Layout) {
     }
 }
 
-/// Mounts below a directory, the innermost first.
-fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
+/// Mounts at and below a directory, the innermost first.
+///
+/// # Errors
+/// When the mounts can't be read.
+pub(super) fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").context("reading the mounts")?;
     let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
     let mut ours: Vec<PathBuf> = points.map(PathBuf::from).filter(|p| p.starts_with(root)).collect();
@@ -129,12 +141,10 @@ fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(ours)
 }
 
-/// Unmounts everything below a directory.
+/// Unmounts everything below a directory. One that stays may lead to what is not ours.
 fn unmount_below(root: &Path) -> Result<()> {
     for point in mounts_below(root)? {
-        if let Err(error) = umount2(&point, MntFlags::MNT_DETACH) {
-            eprintln!("unmounting {}: {error}", point.display());
-        }
+        umount2(&point, MntFlags::MNT_DETACH).context(format!("unmounting {}", point.display()))?;
     }
     Ok(())
 }

@@ -18,6 +18,17 @@ pub fn any() -> Result<u16> {
     Ok(listener.local_addr().map_err(|e| Error::new("finding a free port", e))?.port())
 }
 
+/// Refuses ports that are held by somebody else.
+///
+/// # Errors
+/// Names the first that is taken.
+pub fn free(ports: &[(&str, u16)]) -> Result<()> {
+    match ports.iter().find(|(_, port)| !is_free(*port)) {
+        None => Ok(()),
+        Some((what, port)) => Err(Error::new(format!("port {port} for {what}"), "something else listens there now")),
+    }
+}
+
 /// The port for `what`: the one asked for, which must be free; else the usual one; else any. 0 asks for any.
 ///
 /// # Errors

@@ -147,21 +147,18 @@ pub async fn connect(layout: &Layout) -> Result<RuntimeServiceClient<Channel>> {
     Ok(RuntimeServiceClient::new(channel))
 }
 
-/// Stops and removes every pod, with its network and mounts. Returns how many there were.
+/// Stops and removes every pod, with its network and mounts. Returns how many are gone, and why others are not.
 ///
 /// # Errors
-/// When containerd can't be asked; a pod that can't be removed does not keep the others.
-pub async fn remove_pods(layout: &Layout) -> Result<usize> {
+/// When containerd can't be asked.
+pub async fn remove_pods(layout: &Layout) -> Result<(usize, Vec<Error>)> {
     let mut client = connect(layout).await?;
     let list = client.list_pod_sandbox(ListPodSandboxRequest::default()).await.context("listing pods")?;
     let ids: Vec<String> = list.into_inner().items.into_iter().map(|s| s.id).collect();
     let removals = ids.iter().map(|id| remove_pod(client.clone(), id.clone()));
-    for result in futures::future::join_all(removals).await {
-        if let Err(error) = result {
-            eprintln!("{error}");
-        }
-    }
-    Ok(ids.len())
+    let results = futures::future::join_all(removals).await;
+    let failed: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
+    Ok((ids.len() - failed.len(), failed))
 }
 
 async fn remove_pod(mut client: RuntimeServiceClient<Channel>, id: String) -> Result<()> {

@@ -43,9 +43,15 @@ pub struct Settings {
     pub proxy_health_port: u16,
     /// kube-proxy's port for metrics.
     pub proxy_metrics_port: u16,
-    /// Kernel settings as they were before.
+    /// With a control plane alone: a scheduler runs, too.
     #[serde(default)]
-    pub kernel: network::Saved,
+    pub scheduler: bool,
+    /// With a control plane alone: a controller-manager runs, too.
+    #[serde(default)]
+    pub controller_manager: bool,
+    /// What of this machine was so before, to be put back.
+    #[serde(default)]
+    pub before: network::Before,
 }
 
 /// What a person may choose at the first `up`.
@@ -60,11 +66,11 @@ pub struct Choices {
     /// Name of the node: this machine's host name.
     #[arg(long)]
     pub node_name: Option<String>,
-    /// Addresses of pods.
-    #[arg(long, default_value = "10.244.0.0/16")]
+    /// Addresses of pods: 10.244.0.0/16.
+    #[arg(long)]
     pub pod_cidr: Option<Ipv4Net>,
-    /// Addresses of services.
-    #[arg(long, default_value = "10.96.0.0/16")]
+    /// Addresses of services: 10.96.0.0/16.
+    #[arg(long)]
     pub service_cidr: Option<Ipv4Net>,
 }
 
@@ -103,8 +109,51 @@ impl Settings {
             kubelet_health_port: usual("the kubelet's health", None, 10248)?,
             proxy_health_port: usual("kube-proxy's health", None, 10256)?,
             proxy_metrics_port: usual("kube-proxy's metrics", None, 10249)?,
-            kernel: Vec::new(),
+            scheduler: false,
+            controller_manager: false,
+            before: network::Before::default(),
         })
+    }
+
+    /// Refuses a choice that was made otherwise when the cluster was started.
+    ///
+    /// # Errors
+    /// Names the choice.
+    pub fn agree(&self, choices: &Choices) -> Result<()> {
+        let differs = |asked: Option<u16>, port: u16| asked.is_some_and(|asked| asked != 0 && asked != port);
+        let settled = [
+            ("--port", differs(choices.port, self.port), self.port.to_string()),
+            ("--etcd-port", differs(choices.etcd_port, self.etcd_port), self.etcd_port.to_string()),
+            ("--node-name", choices.node_name.as_ref().is_some_and(|name| *name != self.node), self.node.clone()),
+            ("--pod-cidr", choices.pod_cidr.is_some_and(|cidr| cidr != self.pod_cidr), self.pod_cidr.to_string()),
+            (
+                "--service-cidr",
+                choices.service_cidr.is_some_and(|cidr| cidr != self.service_cidr),
+                self.service_cidr.to_string(),
+            ),
+        ];
+        match settled.into_iter().find(|(_, differs, _)| *differs) {
+            None => Ok(()),
+            Some((flag, _, value)) => {
+                Err(Error::new(flag, format!("the cluster was started with {value}; `navarch down` ends it")))
+            }
+        }
+    }
+
+    /// The ports of a whole cluster's parts.
+    pub fn ports(&self) -> [(&'static str, u16); 10] {
+        [
+            ("the API server", self.port),
+            ("etcd", self.etcd_port),
+            ("etcd's peers", self.etcd_peer_port),
+            ("etcd's metrics", self.etcd_metrics_port),
+            ("the controller-manager", self.controller_manager_port),
+            ("the scheduler", self.scheduler_port),
+            ("the kubelet", self.kubelet_port),
+            ("the kubelet's health", self.kubelet_health_port),
+            ("kube-proxy's health", self.proxy_health_port),
+            ("kube-proxy's metrics", self.proxy_metrics_port),
+        ]
     }
 
     /// What was settled before, when anything was.
@@ -165,4 +214,20 @@ impl Settings {
 pub fn need(layout: &Layout) -> Result<Settings> {
     let missing = || Error::new(format!("looking for a cluster in {}", layout.root().display()), "there is none");
     Settings::load(layout)?.ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_start_may_not_choose_otherwise() {
+        let settings = Settings::choose(&Choices::default(), true).unwrap();
+        let same = Choices { port: Some(settings.port), node_name: Some(settings.node.clone()), ..Default::default() };
+        settings.agree(&same).unwrap();
+        settings.agree(&Choices { port: Some(0), ..Default::default() }).unwrap();
+        let other = Choices { pod_cidr: Some(Ipv4Net::new_assert([10, 1, 0, 0].into(), 16)), ..Default::default() };
+        let refused = settings.agree(&other).unwrap_err().to_string();
+        assert!(refused.starts_with("--pod-cidr: the cluster was started with 10.244.0.0/16"), "{refused}");
+    }
 }

@@ -2,7 +2,13 @@
 //!
 //! A restored etcd would count its revisions from where the snapshot left off, and clients that had seen later ones would
 //! wait for ever or miss what happened. So a restore goes on counting behind the last revision anybody saw, and compacts
-//! what is before it: every watcher is told to list again.
+//! what is before it: every watcher is told to list again. All that happens to data that nobody uses yet:
+//!
+//! ```text
+//!   unpack ─► stop the API server's side ─► ask etcd how far it came ─► stop etcd
+//!     ─► an etcd over the new data: count on, compact ─► swap the directories ─► start
+//! ```
+//! Until the swap, whatever breaks off leaves the cluster as it was; `up` starts it again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use serde_json::Value;
 use store::{Expect, Store};
 
@@ -29,8 +36,22 @@ pub struct Args {
     dir: PathBuf,
 }
 
-/// Revisions that are skipped when nobody can say how far the lost etcd had come.
+/// A snapshot to restore.
+#[derive(Debug, clap::Args)]
+pub struct RestoreArgs {
+    /// The snapshot.
+    #[command(flatten)]
+    snapshot: Args,
+    /// Revisions to skip when the etcd that is replaced can't say how far it had come. It must be more than were made
+    /// since the snapshot; by default ten for each second since its newest lease was renewed, and at least 10000.
+    #[arg(long)]
+    skip_revisions: Option<i64>,
+}
+
+/// Revisions that are skipped at least when nobody can say how far the lost etcd had come.
 const UNKNOWN_GAP: i64 = 10_000;
+/// Revisions that a busy cluster makes in a second.
+const BUSY: i64 = 10;
 /// Writes under way at once while revisions are skipped.
 const AT_ONCE: usize = 256;
 /// The key that is written to skip revisions.
@@ -69,6 +90,61 @@ fn revision(layout: &Layout, settings: &Settings) -> Option<i64> {
     status.pointer("/0/Status/header/revision")?.as_i64()
 }
 
+/// How many revisions are skipped when the lost etcd can't be asked: enough for a busy cluster since the time at which
+/// the snapshot's own objects end.
+fn gap(asked: Option<i64>, newest: Option<Timestamp>, now: Timestamp) -> i64 {
+    let age = newest.map_or(0, |newest| now.duration_since(newest).as_secs());
+    asked.unwrap_or(age.saturating_mul(BUSY)).max(UNKNOWN_GAP)
+}
+
+/// The last renewal of a lease: in a cluster that lives there is one every few seconds.
+async fn newest_renewal(etcd: &dyn Store) -> Result<Option<Timestamp>> {
+    let leases = etcd.list("/registry/leases/", "", 0, 0).await.context("reading the leases")?;
+    let renewed = |lease: &store::KeyValue| {
+        let lease: Value = serde_json::from_slice(&lease.value).ok()?;
+        lease["spec"]["renewTime"].as_str()?.parse::<Timestamp>().ok()
+    };
+    Ok(leases.items.iter().filter_map(renewed).max())
+}
+
+/// An etcd over a directory of data that nobody else uses, on ports of its own.
+struct Aside<'a> {
+    layout: &'a Layout,
+    settings: Settings,
+}
+
+/// Its name on record.
+const ASIDE: &str = "etcd-aside";
+
+impl<'a> Aside<'a> {
+    fn start(layout: &'a Layout, settings: &Settings, data: &Path) -> Result<Self> {
+        let settings = Settings {
+            etcd_port: ports::any()?,
+            etcd_peer_port: ports::any()?,
+            etcd_metrics_port: ports::any()?,
+            ..settings.clone()
+        };
+        process::start(layout, ASIDE, &mut control_plane::etcd(layout, data, &settings)?)?;
+        Ok(Self { layout, settings })
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        process::stop(self.layout, ASIDE, Duration::from_secs(20));
+    }
+}
+
+/// The revision that data had come to whose etcd is gone.
+async fn revision_of(layout: &Layout, settings: &Settings, data: &Path) -> Result<i64> {
+    if !data.join("member").exists() {
+        return Err(Error::new("asking etcd", "it does not answer, and its data is gone"));
+    }
+    let aside = Aside::start(layout, settings, data)?;
+    let etcd = connect(layout, &aside.settings).await?;
+    wait_revision(&*etcd, Duration::from_secs(20)).await
+}
+
 /// The revision a snapshot was taken at.
 fn snapshot_revision(file: &Path) -> Result<i64> {
     let what = format!("reading {}", file.display());
@@ -82,32 +158,46 @@ fn snapshot_revision(file: &Path) -> Result<i64> {
 /// Restores a snapshot.
 ///
 /// # Errors
-/// The first step that did not succeed. Until etcd is replaced everything is as it was; what etcd held before is kept
-/// beside its new data.
-pub async fn restore(args: Args) -> Result<()> {
-    let layout = Layout::new(&args.dir).context("finding the state directory")?;
+/// The first step that did not succeed. Until etcd's data is swapped nothing is lost; what etcd held before is kept beside
+/// its new data.
+pub async fn restore(args: RestoreArgs) -> Result<()> {
+    let RestoreArgs { snapshot: Args { file, dir }, skip_revisions } = args;
+    let layout = Layout::new(&dir).context("finding the state directory")?;
     let settings = settings::need(&layout)?;
     let progress = Progress::start();
-    let taken = snapshot_revision(&args.file)?;
-    let reached = revision(&layout, &settings).unwrap_or(taken + UNKNOWN_GAP).max(taken);
+    let taken = snapshot_revision(&file)?;
     let fresh = layout.path("etcd-restored");
-    unpack(&layout, &settings, &args.file, &fresh)?;
+    unpack(&layout, &settings, &file, &fresh)?;
     progress.step(format!("unpacked the snapshot, which was taken at revision {taken}"));
 
-    stop(&layout, &settings)?;
+    stop(&layout, &settings, &CLIENTS)?;
+    let asked = revision(&layout, &settings);
+    stop(&layout, &settings, &[control_plane::ETCD])?;
     progress.step("the control plane has stopped");
+    let known = match asked {
+        Some(revision) => Some(revision),
+        None => match revision_of(&layout, &settings, &layout.etcd()).await {
+            Ok(revision) => Some(revision),
+            Err(error) => {
+                progress.step(format!("nobody can say how far etcd had come: {error}"));
+                None
+            }
+        },
+    };
+    let reached = count_on(&layout, &settings, &fresh, known, taken, skip_revisions).await?;
+    progress.step(format!("the new data counts on behind revision {reached}"));
+
     let old = swap(&layout, &fresh)?;
     progress.step(format!("etcd has its new data; what it held is in {}", old.display()));
-
-    start_etcd(&layout, &settings)?;
-    skip(&layout, &settings, reached).await?;
-    progress.step(format!("etcd counts on behind revision {reached}"));
-    start_rest(&layout, &settings)?;
+    start(&layout, &settings)?;
     let client = apply::client(&layout.kubeconfig("super-admin")).await?;
     apply::wait_ready(&client, "/readyz", Duration::from_secs(120)).await?;
     progress.step("the API server is ready");
     Ok(())
 }
+
+/// What asks etcd, or asks who asks etcd: stopped before it.
+const CLIENTS: [&str; 3] = [control_plane::SCHEDULER, control_plane::CONTROLLER_MANAGER, control_plane::APISERVER];
 
 fn unpack(layout: &Layout, settings: &Settings, file: &Path, fresh: &Path) -> Result<()> {
     if fresh.exists() {
@@ -137,23 +227,26 @@ fn active(layout: &Layout, name: &str) -> PathBuf {
     layout.manifests().join(format!("{name}.yaml"))
 }
 
-fn stop(layout: &Layout, settings: &Settings) -> Result<()> {
+fn port(settings: &Settings, name: &str) -> u16 {
+    match name {
+        control_plane::ETCD => settings.etcd_port,
+        control_plane::APISERVER => settings.port,
+        control_plane::CONTROLLER_MANAGER => settings.controller_manager_port,
+        _ => settings.scheduler_port,
+    }
+}
+
+fn stop(layout: &Layout, settings: &Settings, names: &[&str]) -> Result<()> {
     if settings.control_plane_only {
-        for name in
-            [control_plane::SCHEDULER, control_plane::CONTROLLER_MANAGER, control_plane::APISERVER, control_plane::ETCD]
-        {
-            process::stop(layout, name, Duration::from_secs(20));
-        }
+        names.iter().for_each(|name| process::stop(layout, name, Duration::from_secs(20)));
         return Ok(());
     }
     fs::create_dir_all(layout.path("kubernetes/parked")).context("parking the static pods")?;
-    for (name, _) in manifests::STATIC {
-        if active(layout, name).exists() {
-            fs::rename(active(layout, name), parked(layout, name)).context(format!("parking {name}"))?;
-        }
+    for name in names.iter().filter(|name| active(layout, name).exists()) {
+        fs::rename(active(layout, name), parked(layout, name)).context(format!("parking {name}"))?;
     }
-    let ports = [settings.port, settings.etcd_port, settings.controller_manager_port, settings.scheduler_port];
-    match process::wait_until(Duration::from_secs(90), || ports.into_iter().all(ports::is_free)) {
+    let free = || names.iter().all(|name| ports::is_free(port(settings, name)));
+    match process::wait_until(Duration::from_secs(90), free) {
         true => Ok(()),
         false => Err(Error::new("stopping the control plane", "the kubelet does not take it down; does it run?")),
     }
@@ -173,25 +266,19 @@ fn unpark(layout: &Layout, name: &str) -> Result<()> {
     fs::rename(parked(layout, name), active(layout, name)).context(format!("starting {name}"))
 }
 
-fn start_etcd(layout: &Layout, settings: &Settings) -> Result<()> {
+/// Starts what was stopped.
+fn start(layout: &Layout, settings: &Settings) -> Result<()> {
+    let names = [control_plane::ETCD, control_plane::APISERVER];
     match settings.control_plane_only {
-        true => control_plane::start(layout, settings, control_plane::ETCD),
-        false => unpark(layout, "etcd"),
+        true => names
+            .into_iter()
+            .chain(control_plane::chosen(settings))
+            .try_for_each(|name| control_plane::start(layout, settings, name)),
+        false => manifests::STATIC.iter().try_for_each(|(name, _)| unpark(layout, name)),
     }
 }
 
-fn start_rest(layout: &Layout, settings: &Settings) -> Result<()> {
-    let rest = [control_plane::APISERVER, control_plane::CONTROLLER_MANAGER, control_plane::SCHEDULER];
-    match settings.control_plane_only {
-        // The others were running only when somebody asked for them; `up` starts them again.
-        true => control_plane::start(layout, settings, control_plane::APISERVER),
-        false => rest.iter().try_for_each(|name| unpark(layout, name)),
-    }
-}
-
-/// Writes until etcd is behind a revision, and compacts what is before.
-async fn skip(layout: &Layout, settings: &Settings, until: i64) -> Result<()> {
-    let what = "counting on";
+async fn connect(layout: &Layout, settings: &Settings) -> Result<Arc<dyn Store>> {
     let pki = layout.pki().join("etcd");
     let options = store::etcd::Options {
         endpoints: vec![format!("https://127.0.0.1:{}", settings.etcd_port)],
@@ -200,8 +287,22 @@ async fn skip(layout: &Layout, settings: &Settings, until: i64) -> Result<()> {
         compaction: Duration::ZERO,
         observer: None,
     };
-    let etcd: Arc<dyn Store> = store::etcd::Etcd::connect(options).await.context(what)?;
-    let mut at = wait_revision(&*etcd).await?;
+    Ok(store::etcd::Etcd::connect(options).await.context("connecting to etcd")?)
+}
+
+/// Writes to data that nobody uses until it is behind the revision that was reached, and compacts what is before.
+/// Returns that revision.
+async fn count_on(
+    layout: &Layout, settings: &Settings, data: &Path, known: Option<i64>, taken: i64, skip: Option<i64>,
+) -> Result<i64> {
+    let what = "counting on";
+    let aside = Aside::start(layout, settings, data)?;
+    let etcd = connect(layout, &aside.settings).await?;
+    let mut at = wait_revision(&*etcd, Duration::from_secs(60)).await?;
+    let until = match known {
+        Some(revision) => revision.max(taken),
+        None => taken + gap(skip, newest_renewal(&*etcd).await?, Timestamp::now()),
+    };
     while at <= until {
         let batch = (until - at + 1).min(AT_ONCE as i64 * 16);
         let numbers = futures::stream::iter(0..batch);
@@ -209,10 +310,11 @@ async fn skip(layout: &Layout, settings: &Settings, until: i64) -> Result<()> {
         writes.try_for_each(|()| std::future::ready(Ok(()))).await.context(what)?;
         at = etcd.revision().await.context(what)?;
     }
-    let mut command = etcdctl(layout, settings)?;
+    let mut command = etcdctl(layout, &aside.settings)?;
     succeed(what, command.args(["del", "--prefix", SKIP_KEY]))?;
     let last = etcd.revision().await.context(what)?;
-    succeed(what, etcdctl(layout, settings)?.args(["compact", &last.to_string()])).map(drop)
+    succeed(what, etcdctl(layout, &aside.settings)?.args(["compact", &last.to_string()]))?;
+    Ok(until)
 }
 
 /// Makes one revision; losing a race on the key makes none, which the caller sees by the revision.
@@ -228,14 +330,26 @@ async fn write_once(etcd: Arc<dyn Store>, slot: usize) -> store::Result<()> {
     }
 }
 
-async fn wait_revision(etcd: &dyn Store) -> Result<i64> {
-    let mut last = Error::new("waiting for etcd", "no answer");
-    for _ in 0..600 {
+async fn wait_revision(etcd: &dyn Store, patience: Duration) -> Result<i64> {
+    let end = tokio::time::Instant::now() + patience;
+    loop {
         match etcd.revision().await {
             Ok(revision) => return Ok(revision),
-            Err(error) => last = Error::new("waiting for etcd", error),
+            Err(error) if tokio::time::Instant::now() > end => return Err(Error::new("waiting for etcd", error)),
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_unknown_is_skipped_generously() {
+        let now: Timestamp = "2026-01-02T00:00:00Z".parse().unwrap();
+        assert_eq!(gap(None, None, now), UNKNOWN_GAP);
+        assert_eq!(gap(Some(1_000_000), Some(now), now), 1_000_000);
+        assert_eq!(gap(None, Some("2026-01-01T00:00:00Z".parse().unwrap()), now), 864_000);
+    }
 }

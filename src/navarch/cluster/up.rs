@@ -2,7 +2,7 @@
 //! call repairs what is broken and leaves the rest alone.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::settings::{Choices, Settings};
 use super::{Context, Error, Layout, Progress, Result};
-use super::{apply, cgroups, control_plane, images, kubeconfig, manifests, network, pki, process, runtime};
+use super::{apply, cgroups, control_plane, images, kubeconfig, manifests, network, pki, ports, process, runtime};
 
 /// The kubelet's name on record.
 pub const KUBELET: &str = "kubelet";
@@ -53,21 +53,61 @@ pub async fn run(args: Args) -> Result<()> {
             let what = format!("starting a cluster in {}", layout.root().display());
             return Err(Error::new(what, "one of the other form is there; `navarch down` ends it"));
         }
-        Some(settings) => settings,
-        None => Settings::choose(&args.choices, args.control_plane_only)?,
+        Some(settings) => {
+            settings.agree(&args.choices)?;
+            settings
+        }
+        None => {
+            unclaimed(layout.root())?;
+            Settings::choose(&args.choices, args.control_plane_only)?
+        }
     };
-    if !args.control_plane_only {
+    let before: Vec<String> = running(&layout);
+    if args.control_plane_only {
+        let settings = Settings {
+            scheduler: settings.scheduler || args.scheduler,
+            controller_manager: settings.controller_manager || args.controller_manager,
+            ..settings
+        };
+        settings.save(&layout)?;
+        control_plane::up(&layout, &settings, &progress).await?;
+    } else {
         preflight()?;
         claim(Path::new(CLAIM), &layout)?;
-    }
-    settings.save(&layout)?;
-    if args.control_plane_only {
-        control_plane::up(&layout, &settings, &args, &progress).await?;
-    } else {
+        settings.save(&layout)?;
+        if process::recorded(&layout).iter().all(|name| process::running(&layout, name).is_none()) {
+            ports::free(&settings.ports())?;
+        }
         whole(&layout, settings, &progress).await?;
+    }
+    if !before.is_empty() && before == running(&layout) {
+        progress.step("already up: nothing was missing");
     }
     println!("export KUBECONFIG={}", layout.kubeconfig("admin").display());
     Ok(())
+}
+
+/// The processes that run, with their numbers.
+fn running(layout: &Layout) -> Vec<String> {
+    let names = process::recorded(layout).into_iter();
+    let mut all: Vec<String> = names
+        .filter_map(|name| process::running(layout, &name).map(|record| format!("{name} {}", record.pid)))
+        .collect();
+    all.sort();
+    all
+}
+
+/// Refuses a directory that holds what is not a cluster's: `down` would remove it.
+fn unclaimed(root: &Path) -> Result<()> {
+    let what = format!("starting a cluster in {}", root.display());
+    match fs::read_dir(root).map(|mut entries| entries.next()) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => {
+            Err(Error::new(what, "the directory holds other files; name an empty one, or one that is not there"))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::new(what, error)),
+    }
 }
 
 /// Where the machine keeps, until it is started anew, which directory its whole cluster is in: rules, routes, cgroups
@@ -96,7 +136,16 @@ async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> 
     kubeconfig::ensure(layout, &settings.server(), &settings.names(), false)?;
     progress.step(format!("certificates and kubeconfigs are in {}", layout.path("kubernetes").display()));
 
-    settings.kernel = network::set_kernel(&settings.kernel)?;
+    let before = &mut settings.before;
+    before.kernel = network::set_kernel(&before.kernel)?;
+    if before.tables.is_none() {
+        before.tables = Some(network::foreign_tables()?);
+        if cgroups::exists(cgroups::ROOT) {
+            let what = format!("making the cgroup {}", cgroups::ROOT);
+            return Err(Error::new(what, "this machine has one of that name already, and `down` would remove it"));
+        }
+    }
+    before.mounted_namespaces |= network::mount_namespaces()?;
     settings.save(layout)?;
     network::ensure(&settings.pod_cidr.to_string(), &settings.service_cidr.to_string(), settings.advertise)?;
     network::pass_firewalls(&settings.pod_cidr.to_string())?;
@@ -112,6 +161,12 @@ async fn whole(layout: &Layout, mut settings: Settings, progress: &Progress) -> 
 
     let values = values(layout, &settings, &images);
     write_static(layout, &values)?;
+    if only_loopback(&fs::read_to_string(resolv_conf()).unwrap_or_default()) {
+        progress.step(format!(
+            "{} names only resolvers on this machine's loopback: pods will resolve the cluster's names alone",
+            resolv_conf()
+        ));
+    }
     start_kubelet(layout, &settings)?;
     progress.step("the kubelet runs and starts the control plane as static pods");
 
@@ -214,8 +269,25 @@ fn kubelet_config(layout: &Layout, settings: &Settings) -> Value {
         "healthzPort": settings.kubelet_health_port,
         "port": settings.kubelet_port,
         "podLogsDir": layout.path("log/pods"),
+        "resolvConf": resolv_conf(),
         "staticPodPath": layout.manifests(),
     })
+}
+
+/// The file that names this machine's resolvers. Where systemd-resolved stands between, pods need those behind it: its own
+/// address is the machine's loopback, which in a pod is the pod's.
+fn resolv_conf() -> &'static str {
+    const OWN: &str = "/etc/resolv.conf";
+    const RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
+    let text = fs::read_to_string(OWN).unwrap_or_default();
+    if only_loopback(&text) && Path::new(RESOLVED).exists() { RESOLVED } else { OWN }
+}
+
+/// Do all of a resolver configuration's servers answer on the machine's loopback alone?
+fn only_loopback(text: &str) -> bool {
+    let servers = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let mut addresses = servers.filter_map(|server| server.trim().parse::<IpAddr>().ok()).peekable();
+    addresses.peek().is_some() && addresses.all(|address| address.is_loopback())
 }
 
 fn start_kubelet(layout: &Layout, settings: &Settings) -> Result<()> {
@@ -355,5 +427,24 @@ mod tests {
         fs::remove_dir_all(first.root()).unwrap();
         claim(&file, &second).unwrap();
         fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_directory_with_other_files_is_not_taken() {
+        let dir = std::env::temp_dir().join(format!("navarch-taken-{}", std::process::id()));
+        unclaimed(&dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
+        unclaimed(&dir).unwrap();
+        fs::write(dir.join("mine"), "").unwrap();
+        assert!(unclaimed(&dir).unwrap_err().to_string().contains("other files"));
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn resolvers_on_the_loopback_are_of_no_use_to_pods() {
+        assert!(only_loopback("# stub\nnameserver 127.0.0.53\nsearch x\n"));
+        assert!(only_loopback("nameserver ::1\nnameserver 127.0.0.1\n"));
+        assert!(!only_loopback("nameserver 127.0.0.1\nnameserver 192.0.2.1\n"));
+        assert!(!only_loopback(""));
     }
 }
