@@ -291,7 +291,7 @@ fn port_mappings(rules: &Value, family: &str, new: bool) -> String {
     let in_ours = |rule: &Value| text(&rule["chain"]).starts_with(PORT_MAPPINGS);
     let others = each(rules, "rule").filter(|rule| !in_ours(rule) && !leads_there(rule)).count();
     let foreign_chains = each(rules, "chain").any(|c| c["hook"].is_null() && !name(c).starts_with(PORT_MAPPINGS));
-    if new && others == 0 && !foreign_chains && !ours.is_empty() {
+    if new && others == 0 && !foreign_chains {
         return format!("delete table {family} nat\n");
     }
     let mut script = String::new();
