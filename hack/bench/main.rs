@@ -1,7 +1,7 @@
 //! Takes the figures that the project promises, and says how each was taken.
 //!
 //! ```text
-//!   main ─► TABLE: a row per bench ─► start, rest, control-plane, up, idle ─► Figures ─► lines, or JSON
+//!   main ─► TABLE: a row per bench ─► start, rest, load, control-plane, up, idle ─► Figures ─► lines, or JSON
 //!                                       │
 //!                                       └─► server (an API server on an empty etcd), process (what /proc says), http
 //! ```
@@ -17,6 +17,7 @@ mod etcd;
 mod figure;
 mod http;
 mod idle;
+mod load;
 mod pki;
 mod process;
 mod server;
@@ -56,6 +57,15 @@ pub struct Settings {
     /// State directory of a cluster that runs already (for `idle`).
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// A second kube-apiserver, measured in turn with the first (for `load`).
+    #[arg(long)]
+    beside: Option<PathBuf>,
+    /// Only the measures of `load` whose names hold one of these words, by commas.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// How often each measure of `load` is taken.
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
     /// How often what is short is repeated.
     #[arg(long, default_value_t = 10)]
     runs: usize,
@@ -102,6 +112,11 @@ const TABLE: &[Bench] = &[
         name: "rest",
         about: "the API server alone, idle: resident memory, CPU, requests to etcd",
         run: |s| Box::pin(idle::alone(s)),
+    },
+    Bench {
+        name: "load",
+        about: "the API server alone with 10,000 pods: CPU of reads, watches and writes, many at a time",
+        run: |s| Box::pin(load::run(s)),
     },
     Bench {
         name: "control-plane",

@@ -57,6 +57,8 @@ pub fn free_port() -> Result<u16> {
 /// A ready API server.
 pub struct Server {
     process: Process,
+    /// Where it listens.
+    pub port: u16,
     /// From exec to ready.
     pub ready_after: Duration,
     /// CPU seconds that it had used when it was ready.
@@ -83,7 +85,7 @@ impl Server {
         }
         let ready_after = start.elapsed();
         let cpu_at_ready = crate::process::cpu_of_threads(process.pid());
-        Ok(Self { process, ready_after, cpu_at_ready })
+        Ok(Self { process, port, ready_after, cpu_at_ready })
     }
 
     /// Its process.
