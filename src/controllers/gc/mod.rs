@@ -8,6 +8,7 @@
 //! The graph only says what may have to be done; before anything is deleted, the object and each of its owners are read
 //! from the API server.
 
+mod absent;
 mod classify;
 mod graph;
 mod shell;

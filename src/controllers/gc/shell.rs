@@ -1,5 +1,6 @@
 //! The shell: follows the metadata of all resources, and acts on live objects.
 
+use super::absent::Absent;
 use super::classify::{self, Owner, Verdict, judge};
 use super::graph::{FOREGROUND, Graph, Id, Item, ORPHAN, Resource, Uid};
 use crate::context::{Context, Fault, Outcome};
@@ -16,13 +17,12 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Between two looks at what the server serves.
 const REDISCOVER: Duration = Duration::from_secs(30);
 /// How long the first lists may take.
 const FIRST_VIEW: Duration = Duration::from_secs(30);
-/// Owners that are remembered as gone at most.
-const ABSENT: usize = 500;
 
 pub(crate) async fn run(context: Context) {
     if !context.options.flags.switch("enable-garbage-collector") {
@@ -62,8 +62,7 @@ struct Collector {
     /// By group and plural.
     watched: Mutex<HashMap<(String, String), Watched>>,
     served: RwLock<Catalogue>,
-    /// Owners that are known to be gone: namespace and reference.
-    absent: Mutex<HashSet<(String, String)>>,
+    absent: Mutex<Absent>,
 }
 
 /// What the server serves, by number and by discovery.
@@ -273,16 +272,12 @@ impl Collector {
         }
         let namespace = if served.namespaced { namespace } else { "" };
         let known = (namespace.to_owned(), format!("{group}/{}/{}/{}", reference.kind, reference.name, reference.uid));
-        if self.absent.lock().contains(&known) {
+        if self.absent.lock().has(&known, Instant::now()) {
             return Ok(Some(Owner::Dangling));
         }
         let owner = self.metadata_api(served, namespace).get_opt(&reference.name).await?.map(|object| object.metadata);
         let Some(owner) = owner.filter(|owner| owner.uid.as_deref() == Some(reference.uid.as_str())) else {
-            let mut absent = self.absent.lock();
-            if absent.len() >= ABSENT {
-                absent.clear();
-            }
-            absent.insert(known);
+            self.absent.lock().add(known, Instant::now());
             return Ok(Some(Owner::Dangling));
         };
         let waits = owner.deletion_timestamp.is_some()
